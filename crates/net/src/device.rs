@@ -1,0 +1,132 @@
+//! Frames as smoltcp has them, over anything that moves frames with headers of virtio-net.
+
+use std::num::{NonZeroU16, NonZeroUsize};
+
+use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta, RxToken, TxToken};
+use smoltcp::time::Instant;
+use wire::virtio::net::NetHeader;
+
+use crate::offload;
+
+/// Bytes of the Ethernet header.
+pub(crate) const ETHERNET: usize = 14;
+/// Bytes of the longest frame that is sent: an IP packet of 65535 bytes and its Ethernet header.
+pub(crate) const LONGEST: usize = 65535 + ETHERNET;
+
+/// A way for frames.
+pub(crate) trait Wire {
+    /// Puts the next frame in place of the bytes of `frame`, a private copy, and returns its
+    /// header. `None`: there is none.
+    fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader>;
+
+    /// Whether there is room for a frame.
+    fn has_room(&mut self) -> bool;
+
+    /// Sends a frame of `len` bytes, which `fill` writes; it returns the frame's header. Without
+    /// room the frame is lost.
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> (R, NetHeader)) -> R;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Device<W> {
+    pub(crate) wire: W,
+    mtu: usize,
+    /// The received frame. Kept for its memory.
+    frame: Vec<u8>,
+}
+
+/// A received frame, and room for a reply.
+pub(crate) struct Received<'a>(&'a [u8]);
+
+/// Room for a frame.
+pub(crate) struct Room<'a, W> {
+    wire: &'a mut W,
+    segment: Option<NonZeroU16>,
+}
+
+impl<W: Wire> Device<W> {
+    /// `mtu`: bytes of an IP packet.
+    pub(crate) fn new(wire: W, mtu: u16) -> Self {
+        Self {
+            wire,
+            mtu: mtu.into(),
+            frame: Vec::new(),
+        }
+    }
+}
+
+impl<W: Wire> phy::Device for Device<W> {
+    type RxToken<'a>
+        = Received<'a>
+    where
+        W: 'a;
+    type TxToken<'a>
+        = Room<'a, W>
+    where
+        W: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Room<'_, W>)> {
+        // A frame may call for a reply: none is taken while there is no room for one.
+        if !self.wire.has_room() {
+            return None;
+        }
+        loop {
+            let header = self.wire.receive(&mut self.frame)?;
+            if offload::is_intact(&header, &self.frame) {
+                break;
+            }
+        }
+        let room = Room {
+            wire: &mut self.wire,
+            segment: None,
+        };
+        Some((Received(&self.frame), room))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Room<'_, W>> {
+        let has_room = self.wire.has_room();
+        has_room.then_some(Room {
+            wire: &mut self.wire,
+            segment: None,
+        })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = self.mtu + ETHERNET;
+        // Those of received frames are checked above.
+        capabilities.checksum.tcp = Checksum::None;
+        capabilities.checksum.udp = Checksum::None;
+        // smoltcp 0.14 drops super-frames of IPv6 when it sends them.
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
+        capabilities
+    }
+}
+
+impl RxToken for Received<'_> {
+    fn consume<R, F>(self, handle: F) -> R
+    where
+        F: FnOnce(&[u8]) -> R,
+    {
+        handle(self.0)
+    }
+}
+
+impl<W: Wire> TxToken for Room<'_, W> {
+    fn consume<R, F>(self, len: usize, write: F) -> R
+    where
+        F: FnOnce(&mut [u8]) -> R,
+    {
+        let segment = self.segment;
+        self.wire.transmit(len, |frame| {
+            let result = write(frame);
+            (result, offload::leave(frame, segment))
+        })
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.segment = meta.segmentation_offload_size;
+    }
+}

@@ -1,0 +1,29 @@
+//! Sockets over a port: a process of the host as one more guest, with a TCP/IP stack of its own.
+//!
+//! ```text
+//!   posix      sockets as the C library has them: descriptors, errors, waits
+//!   net        the stack, shared by threads: who handles frames, and when
+//!   stack      sockets without descriptors, threads and clocks, over smoltcp
+//!   device     frames as smoltcp has them; checksums and segmentation are left to the switch
+//!   link       a queue pair in memory of our own, and the vhost-user session
+//! ```
+//!
+//! Frames are handled by the thread that calls, under one lock: to send is to write into the queue,
+//! without a system call unless the switch sleeps. A thread of the library handles them while
+//! no other thread calls.
+
+pub mod config;
+mod device;
+mod link;
+mod net;
+mod offload;
+pub mod posix;
+mod stack;
+
+pub use config::Config;
+pub use net::{Error, Interest, Net};
+pub use rustix::io::Errno;
+pub use stack::{Id, Kind, Options, Received};
+
+/// Lines for the person in front of the program.
+pub(crate) static SAY: interpose::say::Lines = interpose::say::Lines::new("lasthop net");

@@ -1,0 +1,176 @@
+//! Checksums and segmentation, left to the other side by the header of virtio-net (virtio 1.3,
+//! section 5.1.6).
+
+use std::num::NonZeroU16;
+
+use wire::checksum::Sum;
+use wire::virtio::net::{FLAG_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NetHeader};
+
+/// Bytes of the Ethernet header.
+const ETHERNET: usize = 14;
+const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// The transport header of a frame.
+struct Transport {
+    /// Offset in the frame.
+    start: usize,
+    /// Bytes of header and payload.
+    len: usize,
+    protocol: u8,
+    pseudo: Sum,
+    is_ipv6: bool,
+}
+
+impl Transport {
+    /// Finds it. `None`: the frame is not TCP or UDP over IP without extension headers, or too
+    /// short for what it says.
+    fn of(frame: &[u8]) -> Option<Self> {
+        let ip = frame.get(ETHERNET..)?;
+        let kind: [u8; 2] = frame[12..14].try_into().ok()?;
+        let (header, len, protocol, addresses, is_ipv6) = match kind {
+            IPV4 => {
+                let fixed: &[u8; 20] = ip.first_chunk()?;
+                let header = usize::from(fixed[0] & 0x0f) * 4;
+                let total = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+                // More fragments, or not the first one.
+                let is_fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
+                if header < 20 || is_fragment {
+                    return None;
+                }
+                let len = total.checked_sub(header)?;
+                (header, len, fixed[9], &ip[12..20], false)
+            }
+            IPV6 => {
+                let fixed: &[u8; 40] = ip.first_chunk()?;
+                let len = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+                (40, len, fixed[6], &ip[8..40], true)
+            }
+            _ => return None,
+        };
+        let is_whole = ip.len() >= header + len && len >= least(protocol)?;
+        let mut pseudo = Sum::of(addresses);
+        pseudo.add_u16(u16::from(protocol));
+        pseudo.add_u32(u32::try_from(len).ok()?);
+        is_whole.then_some(Self {
+            start: ETHERNET + header,
+            len,
+            protocol,
+            pseudo,
+            is_ipv6,
+        })
+    }
+
+    /// Offset of the checksum from the start.
+    fn checksum(&self) -> usize {
+        if self.protocol == TCP { 16 } else { 6 }
+    }
+}
+
+/// Bytes of the shortest header of a protocol that has offloads.
+fn least(protocol: u8) -> Option<usize> {
+    match protocol {
+        TCP => Some(20),
+        UDP => Some(8),
+        _ => None,
+    }
+}
+
+/// Whether the transport checksum of a received frame is right, or is left undone by the sender.
+pub(crate) fn is_intact(header: &NetHeader, frame: &[u8]) -> bool {
+    if header.needs_csum() {
+        return true;
+    }
+    let Some(transport) = Transport::of(frame) else {
+        // The stack checks the others, or refuses them.
+        return true;
+    };
+    let end = transport.start + transport.len;
+    let bytes = &frame[transport.start..end];
+    let field = transport.checksum();
+    if transport.protocol == UDP && !transport.is_ipv6 && bytes[field..field + 2] == [0, 0] {
+        return true;
+    }
+    let mut sum = transport.pseudo;
+    sum.add_bytes(bytes);
+    sum.finish() == 0
+}
+
+/// Leaves checksum and segmentation of a frame to the switch: writes the pseudo-header's sum into
+/// it, and returns the header to go with it.
+pub(crate) fn leave(frame: &mut [u8], segment: Option<NonZeroU16>) -> NetHeader {
+    let Some(transport) = Transport::of(frame) else {
+        return NetHeader::default();
+    };
+    let field = transport.start + transport.checksum();
+    frame[field..field + 2].copy_from_slice(&transport.pseudo.fold().to_be_bytes());
+    let mut header = NetHeader {
+        flags: FLAG_NEEDS_CSUM,
+        gso_type: GSO_NONE,
+        csum_start: transport.start as u16,
+        csum_offset: transport.checksum() as u16,
+        ..NetHeader::default()
+    };
+    if let Some(segment) = segment.filter(|_| transport.protocol == TCP) {
+        let tcp = usize::from(frame[transport.start + 12] >> 4) * 4;
+        header.gso_type = if transport.is_ipv6 {
+            GSO_TCPV6
+        } else {
+            GSO_TCPV4
+        };
+        header.gso_size = segment.get();
+        header.hdr_len = (transport.start + tcp) as u16;
+    }
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame of TCP over IPv4 with this payload, without a checksum.
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend(IPV4);
+        let total = (40 + payload.len()) as u16;
+        frame.extend([0x45, 0]);
+        frame.extend(total.to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([
+            0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0,
+        ]);
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn what_is_left_can_be_completed() {
+        let mut whole = frame(b"odd");
+        let header = leave(&mut whole, NonZeroU16::new(2));
+        assert!(header.needs_csum() && header.gso_type == GSO_TCPV4);
+        assert_eq!((header.gso_size, header.hdr_len), (2, 54));
+        assert!(is_intact(&header, &whole));
+        assert!(!is_intact(&NetHeader::default(), &whole));
+        let (start, offset) = (header.csum_start, header.csum_offset);
+        wire::checksum::complete_partial(&mut whole, start, offset, Sum::new()).unwrap();
+        assert!(is_intact(&NetHeader::default(), &whole));
+        whole[56] ^= 1;
+        assert!(!is_intact(&NetHeader::default(), &whole));
+    }
+
+    #[test]
+    fn what_is_no_tcp_or_udp_is_left_to_the_stack() {
+        let none = NetHeader::default();
+        let whole = frame(b"1234");
+        for len in 0..whole.len() {
+            let mut part = whole[..len].to_vec();
+            assert!(is_intact(&none, &part), "{len} bytes");
+            assert_eq!(leave(&mut part, None), none, "{len} bytes");
+        }
+        let mut fragment = whole.clone();
+        fragment[20] = 0x20;
+        assert_eq!(leave(&mut fragment, None), none);
+    }
+}

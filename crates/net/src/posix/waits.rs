@@ -1,0 +1,221 @@
+//! Waits, over sockets of ours and descriptors of others.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use interpose::epolls::{Entries, Entry};
+use interpose::{Library, Mask, system};
+use libc::{POLLIN, POLLNVAL, c_int, c_long, epoll_event, pollfd};
+use rustix::io::Errno;
+
+use super::{SOCKETS, Socket, is_owner, net, socket};
+use crate::net::{Interest, Net};
+use crate::stack::MOST;
+
+/// The sockets in epoll instances.
+static ENTRIES: Entries = Entries::new(MOST);
+
+/// The library of the sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct Sockets;
+
+impl Library for Sockets {
+    #[inline]
+    fn is_ours(fd: RawFd) -> bool {
+        SOCKETS.is_ours(fd)
+    }
+
+    fn closed(fd: RawFd) {
+        // A child of vfork(2) closes descriptors of its own, and shares these tables.
+        if (SOCKETS.is_ours(fd) || ENTRIES.concern(fd)) && !is_owner() {
+            return;
+        }
+        ENTRIES.closed(fd);
+        drop(SOCKETS.remove(fd));
+    }
+
+    fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
+        match SOCKETS.get(old) {
+            Some(socket) if is_owner() => SOCKETS.insert(new, socket),
+            _ => Ok(()),
+        }
+    }
+
+    fn control(fd: RawFd, command: c_int, argument: c_long) -> Option<Result<c_int, Errno>> {
+        let flags = |socket: &Socket| {
+            let is_nonblocking = socket.is_nonblocking.load(Ordering::Relaxed);
+            libc::O_RDWR | if is_nonblocking { libc::O_NONBLOCK } else { 0 }
+        };
+        match command {
+            libc::F_GETFL => Some(socket(fd).map(|socket| flags(&socket))),
+            libc::F_SETFL => Some(socket(fd).map(|socket| {
+                let on = argument & c_long::from(libc::O_NONBLOCK) != 0;
+                socket.is_nonblocking.store(on, Ordering::Relaxed);
+                0
+            })),
+            _ => None,
+        }
+    }
+
+    fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
+        poll(fds, limit, mask)
+    }
+
+    #[inline]
+    fn concerns(epoll: RawFd) -> bool {
+        ENTRIES.concern(epoll)
+    }
+
+    fn epoll_control(
+        epoll: RawFd,
+        operation: c_int,
+        fd: RawFd,
+        event: Option<(u32, u64)>,
+    ) -> Result<(), Errno> {
+        ENTRIES.control(epoll, operation, fd, event)
+    }
+
+    fn epoll_wait(
+        epoll: RawFd,
+        events: &mut [epoll_event],
+        limit: Option<Duration>,
+        mask: Mask,
+    ) -> Result<usize, Errno> {
+        epoll_wait(epoll, events, limit, mask)
+    }
+}
+
+/// ppoll(2).
+fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
+    let mut others = fds.to_vec();
+    let mut interests = Vec::with_capacity(fds.len());
+    let mut is_wrong = false;
+    for (fd, other) in fds.iter_mut().zip(&mut others) {
+        fd.revents = 0;
+        other.revents = 0;
+        if !SOCKETS.is_ours(fd.fd) {
+            continue;
+        }
+        match socket(fd.fd) {
+            Ok(socket) => interests.push(Interest {
+                id: socket.id,
+                events: fd.events,
+                known: None,
+            }),
+            Err(_) => is_wrong = true,
+        }
+        other.fd = -1;
+    }
+    let Some(net) = net() else {
+        // All sockets are those of a parent.
+        return Ok(fill(fds, &others));
+    };
+    let limit = if is_wrong {
+        Some(Duration::ZERO)
+    } else {
+        limit
+    };
+    net.wait(&interests, &mut others, limit, mask)?;
+    Ok(fill(fds, &others))
+}
+
+/// Fills the events in; returns how many descriptors have some.
+fn fill(fds: &mut [pollfd], others: &[pollfd]) -> usize {
+    let mut ready = 0;
+    for (fd, other) in fds.iter_mut().zip(others) {
+        fd.revents = if SOCKETS.is_ours(fd.fd) {
+            let events = |socket: &Socket| socket.net.ready(socket.id, fd.events);
+            socket(fd.fd).map_or(POLLNVAL, |socket| events(&socket))
+        } else {
+            other.revents
+        };
+        ready += usize::from(fd.revents != 0);
+    }
+    ready
+}
+
+/// An entry with its socket's interest.
+fn interest(entry: &Entry) -> Option<Interest> {
+    let socket = socket(entry.fd).ok()?;
+    let events = entry.requested();
+    (events != 0).then_some(Interest {
+        id: socket.id,
+        events,
+        known: entry.is_edge_triggered().then_some(entry.seen),
+    })
+}
+
+/// epoll_pwait2(2) of an instance with sockets.
+fn epoll_wait(
+    epoll: RawFd,
+    events: &mut [epoll_event],
+    limit: Option<Duration>,
+    mask: Mask,
+) -> Result<usize, Errno> {
+    let Some(net) = net() else {
+        return system::epoll_wait(epoll, events, limit, mask);
+    };
+    let entries = ENTRIES.of(epoll);
+    let interests: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| Some((*entry, interest(entry)?)))
+        .collect();
+    let requested: Vec<_> = interests.iter().map(|(_, interest)| *interest).collect();
+    let mut others = [pollfd {
+        fd: epoll,
+        events: POLLIN,
+        revents: 0,
+    }];
+    net.wait(&requested, &mut others, limit, mask)?;
+    let mut written = take(net, &interests, events);
+    if others[0].revents != 0 && written < events.len() {
+        let rest = &mut events[written..];
+        let more = system::epoll_wait(epoll, rest, Some(Duration::ZERO), Mask::NONE);
+        written += more.unwrap_or(0);
+    }
+    Ok(written)
+}
+
+/// Writes the events of sockets; returns how many there are.
+fn take(net: &Net, interests: &[(Entry, Interest)], events: &mut [epoll_event]) -> usize {
+    let mut written = 0;
+    for (entry, interest) in interests {
+        let changes = net.changes(interest.id);
+        let found = net.ready(interest.id, interest.events);
+        if found == 0 || interest.known == Some(changes) {
+            continue;
+        }
+        let Some(event) = events.get_mut(written) else {
+            break;
+        };
+        *event = epoll_event {
+            events: u32::from(found.cast_unsigned()),
+            u64: entry.data,
+        };
+        written += 1;
+        ENTRIES.reported(entry, changes);
+    }
+    written
+}
+
+/// A socket has become the kernel's: so do its entries.
+pub(super) fn give_to_kernel(fd: RawFd) {
+    for entry in ENTRIES.with(fd) {
+        let mut event = epoll_event {
+            events: entry.events,
+            u64: entry.data,
+        };
+        // SAFETY: the event is there for the call.
+        unsafe {
+            libc::syscall(
+                libc::SYS_epoll_ctl,
+                entry.epoll,
+                libc::EPOLL_CTL_ADD,
+                fd,
+                &raw mut event,
+            )
+        };
+    }
+    ENTRIES.closed(fd);
+}

@@ -1,0 +1,221 @@
+//! UDP.
+
+use std::net::SocketAddr;
+
+use libc::{POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
+use rustix::io::Errno;
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::socket::udp::{self, PacketBuffer, PacketMetadata};
+use smoltcp::wire::{IpAddress, IpEndpoint, IpListenEndpoint};
+
+use super::{Body, Id, Options, Received, Stack};
+use crate::device::Wire;
+
+/// Datagrams that a buffer holds.
+const DATAGRAMS: usize = 256;
+
+/// A UDP socket.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    pub(super) handle: SocketHandle,
+    /// The only sender that counts, and the receiver of what is sent without an address.
+    pub(super) peer: Option<IpEndpoint>,
+    /// Shut down for reading, and for writing.
+    is_shut: (bool, bool),
+}
+
+/// Applies options to a socket of the stack.
+pub(super) fn apply(sockets: &mut SocketSet<'_>, handle: SocketHandle, options: &Options) {
+    let hop_limit = (options.hop_limit > 0).then_some(options.hop_limit);
+    let socket = sockets.get_mut::<udp::Socket<'_>>(handle);
+    socket.set_hop_limit(hop_limit);
+}
+
+impl Datagrams {
+    pub(super) fn new(sockets: &mut SocketSet<'static>, buffer: usize) -> Self {
+        let room = || {
+            let metadata = vec![PacketMetadata::EMPTY; DATAGRAMS];
+            PacketBuffer::new(metadata, vec![0; buffer])
+        };
+        Self {
+            handle: sockets.add(udp::Socket::new(room(), room())),
+            peer: None,
+            is_shut: (false, false),
+        }
+    }
+
+    pub(super) fn close(self, sockets: &mut SocketSet<'_>) {
+        drop(sockets.remove(self.handle));
+    }
+
+    pub(super) fn bind(
+        sockets: &mut SocketSet<'_>,
+        handle: SocketHandle,
+        endpoint: IpListenEndpoint,
+    ) -> Result<(), Errno> {
+        let socket = sockets.get_mut::<udp::Socket<'_>>(handle);
+        socket.bind(endpoint).map_err(|_| Errno::INVAL)
+    }
+
+    fn of<'a>(&self, sockets: &'a SocketSet<'static>) -> &'a udp::Socket<'static> {
+        sockets.get(self.handle)
+    }
+
+    pub(super) fn queues(&self, sockets: &SocketSet<'static>) -> (usize, usize) {
+        let socket = self.of(sockets);
+        (socket.recv_queue(), socket.send_queue())
+    }
+
+    pub(super) fn events(&self, sockets: &SocketSet<'static>) -> i16 {
+        let socket = self.of(sockets);
+        let mut events = 0;
+        if socket.can_recv() || self.is_shut.0 {
+            events |= POLLIN;
+        }
+        if socket.can_send() {
+            events |= POLLOUT;
+        }
+        match self.is_shut {
+            (true, true) => events | POLLHUP | POLLRDHUP,
+            (true, false) => events | POLLRDHUP,
+            _ => events,
+        }
+    }
+
+    pub(super) fn shutdown(&mut self, reads: bool, writes: bool) -> Result<(), Errno> {
+        self.is_shut.0 |= reads;
+        self.is_shut.1 |= writes;
+        self.peer.map(drop).ok_or(Errno::NOTCONN)
+    }
+
+    /// Of a connected socket, the address that its datagrams come from.
+    pub(super) fn local(
+        &self,
+        bound: Option<IpListenEndpoint>,
+        interface: &Interface,
+    ) -> Option<IpEndpoint> {
+        let bound = bound?;
+        let own = bound
+            .addr
+            .or_else(|| interface.get_source_address(&self.peer?.addr))?;
+        Some(IpEndpoint::new(own, bound.port))
+    }
+}
+
+impl<W: Wire> Stack<W> {
+    fn datagrams(&self, id: Id) -> Result<&Datagrams, Errno> {
+        match &self.socket(id)?.body {
+            Body::Datagrams(datagrams) => Ok(datagrams),
+            Body::Stream(_) => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Gives a socket a port, if it has none.
+    fn give_port(&mut self, id: Id) -> Result<(), Errno> {
+        if self.socket(id)?.bound.is_some() {
+            return Ok(());
+        }
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        self.bind(id, any)
+    }
+
+    pub(super) fn connect_datagrams(&mut self, id: Id, to: SocketAddr) -> Result<(), Errno> {
+        let to = IpEndpoint::from(to);
+        if to.port == 0 {
+            return Err(Errno::INVAL);
+        }
+        if self.interface.get_source_address(&to.addr).is_none() {
+            return Err(Errno::NETUNREACH);
+        }
+        self.give_port(id)?;
+        if let Body::Datagrams(datagrams) = &mut self.socket_mut(id)?.body {
+            datagrams.peer = Some(to);
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_datagram(
+        &mut self,
+        id: Id,
+        bytes: &[u8],
+        to: Option<SocketAddr>,
+    ) -> Result<usize, Errno> {
+        let datagrams = self.datagrams(id)?;
+        if datagrams.is_shut.1 {
+            return Err(Errno::PIPE);
+        }
+        let handle = datagrams.handle;
+        let to = to.map(IpEndpoint::from).or(datagrams.peer);
+        let to = to.ok_or(Errno::DESTADDRREQ)?;
+        if to.port == 0 {
+            return Err(Errno::INVAL);
+        }
+        let is_broadcast = matches!(to.addr, IpAddress::Ipv4(address) if address.is_broadcast());
+        if is_broadcast && !self.options(id)?.broadcast {
+            return Err(Errno::ACCESS);
+        }
+        if self.interface.get_source_address(&to.addr).is_none() {
+            return Err(Errno::NETUNREACH);
+        }
+        // There are no fragments.
+        let headers = if to.addr.version() == smoltcp::wire::IpVersion::Ipv4 {
+            28
+        } else {
+            48
+        };
+        if bytes.len() + headers > self.mtu {
+            return Err(Errno::MSGSIZE);
+        }
+        self.give_port(id)?;
+        let socket = self.sockets.get_mut::<udp::Socket<'_>>(handle);
+        let sent = socket.send_slice(bytes, to);
+        sent.map(|()| bytes.len()).map_err(|error| match error {
+            udp::SendError::BufferFull => Errno::AGAIN,
+            udp::SendError::Unaddressable => Errno::NETUNREACH,
+        })
+    }
+
+    pub(super) fn receive_datagram(
+        &mut self,
+        id: Id,
+        bytes: &mut [u8],
+        peek: bool,
+    ) -> Result<Received, Errno> {
+        if let Some(error) = self.socket_mut(id)?.error.take() {
+            return Err(error);
+        }
+        let datagrams = self.datagrams(id)?;
+        let (handle, peer, is_shut) = (datagrams.handle, datagrams.peer, datagrams.is_shut.0);
+        let socket = self.sockets.get_mut::<udp::Socket<'_>>(handle);
+        loop {
+            let Ok((payload, metadata)) = socket.peek() else {
+                let nothing = Received {
+                    len: 0,
+                    whole: 0,
+                    from: None,
+                };
+                return if is_shut {
+                    Ok(nothing)
+                } else {
+                    Err(Errno::AGAIN)
+                };
+            };
+            let from = metadata.endpoint;
+            let is_heard = peer.is_none_or(|peer| peer == from);
+            let len = payload.len().min(bytes.len());
+            let received = Received {
+                len,
+                whole: payload.len(),
+                from: Some(from.into()),
+            };
+            bytes[..len].copy_from_slice(&payload[..len]);
+            if !is_heard || !peek {
+                // It is there: it was looked at.
+                let _ = socket.recv();
+            }
+            if is_heard {
+                return Ok(received);
+            }
+        }
+    }
+}

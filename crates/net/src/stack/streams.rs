@@ -1,0 +1,556 @@
+//! TCP.
+
+use std::net::SocketAddr;
+
+use libc::{POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
+use rustix::io::Errno;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{self, RecvError, SocketBuffer, State};
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{IpEndpoint, IpListenEndpoint};
+
+use super::{Body, Id, Options, Received, Stack};
+use crate::device::Wire;
+
+/// Sockets of the stack that wait for a SYN, for each listening one: more SYNs than these are not
+/// taken between two looks.
+const WAITING: usize = super::FRAMES;
+/// Connections that wait to be accepted, at most.
+const MOST_BACKLOG: usize = 128;
+/// Time for the answer to a SYN (tcp(7), `tcp_syn_retries`), for that to a SYN of another, and for
+/// an acknowledgement (`tcp_retries2`).
+const SYN_TIME: Duration = Duration::from_secs(127);
+const OPENING_TIME: Duration = Duration::from_secs(30);
+const ANSWER_TIME: Duration = Duration::from_secs(924);
+/// Time in which a closed connection has to end.
+const END_TIME: Duration = Duration::from_secs(60);
+/// Connections that are closed and wait to end, at most: the oldest is forgotten.
+const MOST_ORPHANS: usize = 128;
+
+/// A TCP socket.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Idle,
+    Listening(Listener),
+    Open(Connection),
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    endpoint: IpListenEndpoint,
+    backlog: usize,
+    /// Sockets of the stack that wait for a SYN, are half open, or wait to be accepted.
+    sockets: Vec<SocketHandle>,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    handle: SocketHandle,
+    /// It was not established yet.
+    is_opening: bool,
+    /// When it was looked at last.
+    state: State,
+    /// Shut down for reading.
+    is_shut: bool,
+    /// When it began.
+    began: Instant,
+}
+
+/// Sockets of the stack that programs have closed.
+#[derive(Debug, Default)]
+pub(super) struct Orphans(Vec<(SocketHandle, Instant)>);
+
+fn of<'a>(sockets: &'a SocketSet<'static>, handle: SocketHandle) -> &'a tcp::Socket<'static> {
+    sockets.get(handle)
+}
+
+fn of_mut<'a>(
+    sockets: &'a mut SocketSet<'static>,
+    handle: SocketHandle,
+) -> &'a mut tcp::Socket<'static> {
+    sockets.get_mut(handle)
+}
+
+/// Whether a connection was established.
+fn is_established(state: State) -> bool {
+    use State::{Closed, Listen, SynReceived, SynSent};
+    !matches!(state, Closed | Listen | SynReceived | SynSent)
+}
+
+fn micros(time: std::time::Duration) -> Duration {
+    Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Time for the answer to a SYN.
+fn syn_time(options: &Options) -> Duration {
+    options.user_timeout.map_or(SYN_TIME, micros)
+}
+
+/// Sets how long the peer may say nothing. The stack counts that of idle connections too, which may
+/// last as long as they like.
+fn limit_time(socket: &mut tcp::Socket<'static>, options: &Options) {
+    let expects = socket.send_queue() > 0 || options.keep_alive.is_some();
+    let limit = match socket.state() {
+        State::SynSent => Some(syn_time(options)),
+        _ => expects.then(|| options.user_timeout.map_or(ANSWER_TIME, micros)),
+    };
+    socket.set_timeout(limit);
+}
+
+/// Applies options to a socket of the stack.
+pub(super) fn apply(sockets: &mut SocketSet<'static>, handle: SocketHandle, options: &Options) {
+    let socket = of_mut(sockets, handle);
+    socket.set_nagle_enabled(!options.no_delay);
+    socket.set_keep_alive(options.keep_alive.map(micros));
+    limit_time(socket, options);
+    socket.set_hop_limit((options.hop_limit > 0).then_some(options.hop_limit));
+}
+
+impl Orphans {
+    fn add(&mut self, sockets: &mut SocketSet<'static>, handle: SocketHandle, now: Instant) {
+        self.0.push((handle, now + END_TIME));
+        if self.0.len() > MOST_ORPHANS {
+            let (oldest, _) = self.0.remove(0);
+            drop(sockets.remove(oldest));
+        }
+    }
+
+    /// Forgets those that have ended.
+    fn look_after(&mut self, sockets: &mut SocketSet<'static>, now: Instant) {
+        self.0.retain(|(handle, until)| {
+            let socket = of_mut(sockets, *handle);
+            // A closed one with an endpoint has a reset to send yet.
+            let has_ended = !socket.is_open() && socket.remote_endpoint().is_none();
+            if now >= *until && socket.is_open() {
+                socket.abort();
+            }
+            let is_over = has_ended || now >= *until + END_TIME;
+            if is_over {
+                drop(sockets.remove(*handle));
+            }
+            !is_over
+        });
+    }
+
+    /// Whether all have sent what they had, and their peers know.
+    pub(super) fn are_done(&self, sockets: &SocketSet<'static>) -> bool {
+        self.0.iter().all(|(handle, _)| {
+            let socket = of(sockets, *handle);
+            let is_sent = matches!(socket.state(), State::FinWait2 | State::TimeWait);
+            is_sent || !socket.is_open() && socket.remote_endpoint().is_none()
+        })
+    }
+
+    /// Whether there are none.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one has this port.
+    pub(super) fn have(&self, sockets: &SocketSet<'static>, port: u16) -> bool {
+        self.0.iter().any(|(handle, _)| {
+            let local = of(sockets, *handle).local_endpoint();
+            local.is_some_and(|local| local.port == port)
+        })
+    }
+}
+
+impl Listener {
+    /// Sees to it that enough sockets wait for a SYN.
+    fn fill(&mut self, sockets: &mut SocketSet<'static>, make: impl Fn() -> tcp::Socket<'static>) {
+        self.sockets.retain(|handle| {
+            let socket = of_mut(sockets, *handle);
+            if is_established(socket.state()) {
+                // It may wait to be accepted.
+                socket.set_timeout(None);
+            }
+            let is_over = !socket.is_open();
+            if is_over {
+                drop(sockets.remove(*handle));
+            }
+            !is_over
+        });
+        let waiting = |handle: &&SocketHandle| of(sockets, **handle).is_listening();
+        let waiting = self.sockets.iter().filter(waiting).count();
+        let pending = self.sockets.len() - waiting;
+        let room = self.backlog.saturating_sub(pending).min(WAITING);
+        for _ in waiting..room {
+            let mut socket = make();
+            socket.set_timeout(Some(OPENING_TIME));
+            // The port is not 0, and the socket is closed: it can listen.
+            let _ = socket.listen(self.endpoint);
+            self.sockets.push(sockets.add(socket));
+        }
+    }
+
+    /// A connection that waits to be accepted.
+    fn ready(&self, sockets: &SocketSet<'static>) -> Option<usize> {
+        let state = |handle: &SocketHandle| of(sockets, *handle).state();
+        self.sockets
+            .iter()
+            .position(|handle| is_established(state(handle)))
+    }
+}
+
+impl Connection {
+    fn events(&self, sockets: &SocketSet<'static>) -> i16 {
+        let socket = of(sockets, self.handle);
+        if self.is_opening {
+            return if socket.is_open() { 0 } else { POLLHUP };
+        }
+        let mut events = 0;
+        let has_ended = !socket.may_recv() || self.is_shut;
+        if socket.can_recv() || has_ended {
+            events |= POLLIN;
+        }
+        let room = socket.send_capacity() - socket.send_queue();
+        if !socket.may_send() || room >= socket.send_capacity() / 4 {
+            events |= POLLOUT;
+        }
+        let peer_has_ended = !matches!(
+            socket.state(),
+            State::Established | State::FinWait1 | State::FinWait2
+        );
+        if peer_has_ended || self.is_shut {
+            events |= POLLRDHUP;
+        }
+        if peer_has_ended && !socket.may_send() {
+            events |= POLLHUP;
+        }
+        events
+    }
+}
+
+impl Stream {
+    /// The socket of the stack that is connected, or will be.
+    pub(super) fn connection(&self) -> Option<SocketHandle> {
+        match self {
+            Self::Open(connection) => Some(connection.handle),
+            _ => None,
+        }
+    }
+
+    pub(super) fn queues(&self, sockets: &SocketSet<'static>) -> (usize, usize) {
+        match self {
+            Self::Open(connection) => {
+                let socket = of(sockets, connection.handle);
+                (socket.recv_queue(), socket.send_queue())
+            }
+            Self::Listening(listener) => {
+                let is_ready =
+                    |handle: &&SocketHandle| is_established(of(sockets, **handle).state());
+                (listener.sockets.iter().filter(is_ready).count(), 0)
+            }
+            Self::Idle => (0, 0),
+        }
+    }
+
+    pub(super) fn events(&self, sockets: &SocketSet<'static>) -> i16 {
+        match self {
+            Self::Idle => POLLOUT | POLLHUP,
+            Self::Listening(listener) if listener.ready(sockets).is_some() => POLLIN,
+            Self::Listening(_) => 0,
+            Self::Open(connection) => connection.events(sockets),
+        }
+    }
+
+    pub(super) fn local(&self, sockets: &SocketSet<'static>) -> Option<IpEndpoint> {
+        of(sockets, self.connection()?).local_endpoint()
+    }
+
+    pub(super) fn peer(&self, sockets: &SocketSet<'static>) -> Option<IpEndpoint> {
+        let Self::Open(connection) = self else {
+            return None;
+        };
+        let peer = of(sockets, connection.handle).remote_endpoint();
+        peer.filter(|_| !connection.is_opening)
+    }
+}
+
+impl<W: Wire> Stack<W> {
+    fn new_stream(&self) -> tcp::Socket<'static> {
+        new_stream(self.buffer)
+    }
+
+    fn connection(&mut self, id: Id) -> Result<&mut Connection, Errno> {
+        match &mut self.socket_mut(id)?.body {
+            Body::Stream(Stream::Open(connection)) => Ok(connection),
+            _ => Err(Errno::NOTCONN),
+        }
+    }
+
+    pub(super) fn connect_stream(&mut self, id: Id, to: SocketAddr) -> Result<(), Errno> {
+        match &self.socket(id)?.body {
+            Body::Stream(Stream::Open(connection)) if connection.is_opening => {
+                return Err(Errno::ALREADY);
+            }
+            Body::Stream(Stream::Open(_)) => return Err(Errno::ISCONN),
+            Body::Stream(Stream::Listening(_)) => return Err(Errno::OPNOTSUPP),
+            _ => {}
+        }
+        if to.port() == 0 || to.ip().is_unspecified() {
+            return Err(Errno::CONNREFUSED);
+        }
+        if to.ip().is_multicast() {
+            return Err(Errno::NETUNREACH);
+        }
+        let from = match self.socket(id)?.bound {
+            Some(bound) => bound,
+            None => {
+                let port = self.free_port(true)?;
+                IpListenEndpoint { addr: None, port }
+            }
+        };
+        let options = self.options(id)?;
+        let mut socket = self.new_stream();
+        socket
+            .connect(self.interface.context(), IpEndpoint::from(to), from)
+            .map_err(|_| Errno::NETUNREACH)?;
+        let state = socket.state();
+        let handle = self.sockets.add(socket);
+        apply(&mut self.sockets, handle, &options);
+        let began = self.now;
+        let own = self.socket_mut(id)?;
+        own.bound = Some(from);
+        own.error = None;
+        own.body = Body::Stream(Stream::Open(Connection {
+            handle,
+            is_opening: true,
+            state,
+            is_shut: false,
+            began,
+        }));
+        Err(Errno::INPROGRESS)
+    }
+
+    /// listen(2).
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EINVAL`, `EOPNOTSUPP`.
+    pub(crate) fn listen(&mut self, id: Id, backlog: i32) -> Result<(), Errno> {
+        let backlog = usize::try_from(backlog).unwrap_or(0).clamp(1, MOST_BACKLOG);
+        match &mut self.socket_mut(id)?.body {
+            Body::Stream(Stream::Idle) => {}
+            Body::Stream(Stream::Listening(listener)) => {
+                listener.backlog = backlog;
+                return Ok(());
+            }
+            Body::Stream(Stream::Open(_)) => return Err(Errno::INVAL),
+            Body::Datagrams(_) => return Err(Errno::OPNOTSUPP),
+        }
+        if self.socket(id)?.bound.is_none() {
+            self.bind(id, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        }
+        let endpoint = self.socket(id)?.bound.ok_or(Errno::INVAL)?;
+        let is_other = |socket: &super::Slot| {
+            socket.listens()
+                && socket.bound.is_some_and(|bound| {
+                    let is_one = bound.addr.is_none() || endpoint.addr.is_none();
+                    bound.port == endpoint.port && (is_one || bound.addr == endpoint.addr)
+                })
+        };
+        if self.slots.iter().flatten().any(is_other) {
+            return Err(Errno::ADDRINUSE);
+        }
+        self.socket_mut(id)?.body = Body::Stream(Stream::Listening(Listener {
+            endpoint,
+            backlog,
+            sockets: Vec::new(),
+        }));
+        self.fill_listeners();
+        self.note(id);
+        Ok(())
+    }
+
+    /// Sees to it that enough sockets wait for SYNs.
+    pub(super) fn fill_listeners(&mut self) {
+        let buffer = self.buffer;
+        for socket in self.slots.iter_mut().flatten() {
+            if let Body::Stream(Stream::Listening(listener)) = &mut socket.body {
+                listener.fill(&mut self.sockets, || new_stream(buffer));
+            }
+        }
+    }
+
+    /// accept(2).
+    ///
+    /// # Errors
+    /// `EAGAIN`: there is no connection. `EINVAL`: the socket does not listen. `EMFILE`.
+    pub(crate) fn accept(&mut self, id: Id) -> Result<Id, Errno> {
+        let own = self.socket(id)?;
+        let (options, bound) = (own.options, own.bound);
+        let Body::Stream(Stream::Listening(listener)) = &own.body else {
+            let is_stream = own.body.is_stream();
+            return Err(if is_stream {
+                Errno::INVAL
+            } else {
+                Errno::OPNOTSUPP
+            });
+        };
+        let at = listener.ready(&self.sockets).ok_or(Errno::AGAIN)?;
+        let handle = listener.sockets[at];
+        let state = of(&self.sockets, handle).state();
+        let connection = Connection {
+            handle,
+            is_opening: false,
+            state,
+            is_shut: false,
+            began: self.now,
+        };
+        let body = Body::Stream(Stream::Open(connection));
+        let accepted = self.insert(body, options)?;
+        if let Body::Stream(Stream::Listening(listener)) = &mut self.socket_mut(id)?.body {
+            listener.sockets.remove(at);
+        }
+        apply(&mut self.sockets, handle, &options);
+        let own = self.socket_mut(accepted)?;
+        // As in Linux, a listening socket and its connections can have one port.
+        (own.bound, own.options.reuse) = (bound, true);
+        self.fill_listeners();
+        self.note(id);
+        self.note(accepted);
+        Ok(accepted)
+    }
+
+    pub(super) fn send_stream(&mut self, id: Id, bytes: &[u8]) -> Result<usize, Errno> {
+        if let Some(error) = self.socket_mut(id)?.error.take() {
+            return Err(error);
+        }
+        if matches!(&self.socket(id)?.body, Body::Stream(Stream::Idle)) {
+            return Err(Errno::PIPE);
+        }
+        let connection = self.connection(id)?;
+        if connection.is_opening {
+            return Err(Errno::AGAIN);
+        }
+        let handle = connection.handle;
+        let options = self.options(id)?;
+        let socket = of_mut(&mut self.sockets, handle);
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match socket.send_slice(bytes) {
+            Ok(0) => Err(Errno::AGAIN),
+            Ok(sent) => {
+                limit_time(socket, &options);
+                Ok(sent)
+            }
+            Err(tcp::SendError::InvalidState) => Err(Errno::PIPE),
+        }
+    }
+
+    pub(super) fn receive_stream(
+        &mut self,
+        id: Id,
+        bytes: &mut [u8],
+        peek: bool,
+    ) -> Result<Received, Errno> {
+        let connection = self.connection(id)?;
+        let (handle, is_shut) = (connection.handle, connection.is_shut);
+        if connection.is_opening {
+            let error = self.socket_mut(id)?.error.take();
+            return Err(error.unwrap_or(Errno::AGAIN));
+        }
+        let socket = of_mut(&mut self.sockets, handle);
+        let result = match peek {
+            true => socket.peek_slice(bytes),
+            false => socket.recv_slice(bytes),
+        };
+        let received = |len| Received {
+            len,
+            whole: len,
+            from: None,
+        };
+        match result {
+            Ok(0) if !bytes.is_empty() && !is_shut => Err(Errno::AGAIN),
+            Ok(len) => Ok(received(len)),
+            Err(RecvError::Finished) => Ok(received(0)),
+            Err(RecvError::InvalidState) => match self.socket_mut(id)?.error.take() {
+                Some(error) => Err(error),
+                None => Ok(received(0)),
+            },
+        }
+    }
+
+    pub(super) fn shutdown_stream(
+        &mut self,
+        id: Id,
+        reads: bool,
+        writes: bool,
+    ) -> Result<(), Errno> {
+        let connection = self.connection(id)?;
+        if connection.is_opening {
+            return Err(Errno::NOTCONN);
+        }
+        connection.is_shut |= reads;
+        let handle = connection.handle;
+        if writes {
+            of_mut(&mut self.sockets, handle).close();
+        }
+        Ok(())
+    }
+
+    pub(super) fn close_stream(&mut self, stream: Stream, abort: bool) {
+        let handles = match stream {
+            Stream::Idle => return,
+            Stream::Listening(listener) => listener.sockets,
+            Stream::Open(connection) => {
+                let socket = of_mut(&mut self.sockets, connection.handle);
+                // What was not read is lost, and the peer is to know (RFC 2525, 2.17).
+                if abort || socket.can_recv() || connection.is_opening {
+                    socket.abort();
+                } else {
+                    socket.close();
+                }
+                vec![connection.handle]
+            }
+        };
+        for handle in handles {
+            let socket = of_mut(&mut self.sockets, handle);
+            if matches!(socket.state(), State::Listen | State::SynReceived) {
+                socket.abort();
+            } else if is_established(socket.state()) && socket.may_send() {
+                // Of a listening socket: it was never accepted.
+                socket.abort();
+            }
+            self.orphans.add(&mut self.sockets, handle, self.now);
+        }
+    }
+
+    /// Notes which connections were established, refused or reset, and forgets those that have
+    /// ended. `true`: one was.
+    pub(super) fn look_after_streams(&mut self) -> bool {
+        let mut has_changed = false;
+        for socket in self.slots.iter_mut().flatten() {
+            let options = socket.options;
+            let Body::Stream(Stream::Open(connection)) = &mut socket.body else {
+                continue;
+            };
+            let stack = of_mut(&mut self.sockets, connection.handle);
+            limit_time(stack, &options);
+            let state = stack.state();
+            let before = std::mem::replace(&mut connection.state, state);
+            connection.is_opening &= !is_established(state);
+            has_changed |= state != before;
+            if state != State::Closed || before == State::Closed {
+                continue;
+            }
+            // The stack does not say why.
+            let is_late = self.now >= connection.began + syn_time(&options);
+            socket.error = match before {
+                State::LastAck | State::TimeWait | State::Closing => None,
+                State::SynSent if is_late => Some(Errno::TIMEDOUT),
+                State::SynSent => Some(Errno::CONNREFUSED),
+                _ => Some(Errno::CONNRESET),
+            };
+        }
+        self.orphans.look_after(&mut self.sockets, self.now);
+        has_changed
+    }
+}
+
+fn new_stream(buffer: usize) -> tcp::Socket<'static> {
+    let room = || SocketBuffer::new(vec![0; buffer]);
+    tcp::Socket::new(room(), room())
+}

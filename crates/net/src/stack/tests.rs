@@ -1,0 +1,450 @@
+//! Two stacks, with a wire between them that is played here, in virtual time.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use libc::{POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
+use proptest::prelude::*;
+use wire::virtio::net::NetHeader;
+
+use super::*;
+
+/// Frames that a direction holds.
+const ROOM: usize = 64;
+
+#[derive(Default)]
+struct Direction {
+    frames: VecDeque<(NetHeader, Vec<u8>)>,
+    /// Frames so far, and whether each is lost, in turn.
+    count: usize,
+    losses: Vec<bool>,
+    longest: usize,
+}
+
+/// One end of a wire.
+struct End {
+    to_us: Rc<RefCell<Direction>>,
+    from_us: Rc<RefCell<Direction>>,
+}
+
+impl Wire for End {
+    fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader> {
+        let (header, bytes) = self.to_us.borrow_mut().frames.pop_front()?;
+        *frame = bytes;
+        Some(header)
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.from_us.borrow().frames.len() < ROOM
+    }
+
+    fn transmit<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> (R, NetHeader)) -> R {
+        let mut bytes = vec![0; len];
+        let (result, header) = fill(&mut bytes);
+        let mut direction = self.from_us.borrow_mut();
+        direction.count += 1;
+        direction.longest = direction.longest.max(len);
+        let count = direction.count;
+        let turn = direction.losses.get(count % direction.losses.len().max(1));
+        if !turn.copied().unwrap_or(false) {
+            direction.frames.push_back((header, bytes));
+        }
+        result
+    }
+}
+
+/// Two stacks, 10.0.0.1 and 10.0.0.2, and the time.
+struct Pair {
+    stacks: [Stack<End>; 2],
+    now: Duration,
+    wires: [Rc<RefCell<Direction>>; 2],
+}
+
+fn config(own: u8, buffer: usize) -> Config {
+    let mut config = Config::new("/nowhere");
+    config.addresses = vec![Network::parse(&format!("10.0.0.{own}/24")).unwrap()];
+    config.mac = Some([2, 0, 0, 0, 0, own]);
+    config.buffer = buffer;
+    config
+}
+
+fn at(own: u8, port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, own], port))
+}
+
+impl Pair {
+    fn new(buffer: usize) -> Self {
+        let wires = [Rc::default(), Rc::default()];
+        let [one, other] = &wires;
+        let end = |to_us: &Rc<_>, from_us: &Rc<_>| End {
+            to_us: Rc::clone(to_us),
+            from_us: Rc::clone(from_us),
+        };
+        let now = Duration::from_secs(1000);
+        let first = Stack::new(end(one, other), &config(1, buffer), 7, now);
+        let second = Stack::new(end(other, one), &config(2, buffer), 8, now);
+        Self {
+            stacks: [first, second],
+            now,
+            wires,
+        }
+    }
+
+    /// Lets both handle all there is.
+    fn settle(&mut self) {
+        while self.stacks.each_mut().map(|stack| stack.poll(self.now)) != [false; 2] {}
+    }
+
+    /// Lets time pass, to the next timer.
+    fn pass(&mut self) {
+        self.settle();
+        let timers = self.stacks.each_mut().map(|stack| stack.delay(self.now));
+        let next = timers.into_iter().flatten().min();
+        let millisecond = Duration::from_millis(1);
+        self.now += next.unwrap_or(millisecond).max(millisecond);
+        self.settle();
+    }
+
+    fn pass_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.pass();
+        }
+    }
+
+    /// A connection from the first to the second, and its ends.
+    fn connected(&mut self) -> [Id; 2] {
+        let listener = self.listener(80);
+        let client = self.stacks[0].open(Kind::Stream).unwrap();
+        let begun = self.stacks[0].connect(client, at(2, 80));
+        assert_eq!(begun, Err(Errno::INPROGRESS));
+        self.settle();
+        let server = self.stacks[1].accept(listener).unwrap();
+        [client, server]
+    }
+
+    fn listener(&mut self, port: u16) -> Id {
+        let stack = &mut self.stacks[1];
+        let listener = stack.open(Kind::Stream).unwrap();
+        stack.bind(listener, at(2, port)).unwrap();
+        stack.listen(listener, 511).unwrap();
+        listener
+    }
+}
+
+#[test]
+fn a_connection_from_its_beginning_to_its_end() {
+    let mut pair = Pair::new(65536);
+    let [client, server] = pair.connected();
+    assert_eq!(pair.stacks[0].ready(client, POLLIN | POLLOUT), POLLOUT);
+    assert_eq!(pair.stacks[0].peer(client), Ok(at(2, 80)));
+    assert_eq!(pair.stacks[1].local(server), Ok(at(2, 80)));
+    assert_eq!(pair.stacks[1].peer(server), pair.stacks[0].local(client));
+    assert_eq!(pair.stacks[0].send(client, b"question", None), Ok(8));
+    pair.settle();
+    let mut bytes = [0; 100];
+    let stack = &mut pair.stacks[1];
+    assert_eq!(stack.ready(server, POLLIN), POLLIN);
+    assert_eq!(stack.queued(server).0, 8);
+    assert_eq!(stack.receive(server, &mut bytes, true).unwrap().len, 8);
+    assert_eq!(
+        stack.receive(server, &mut bytes[..3], false).unwrap().len,
+        3
+    );
+    assert_eq!(
+        stack.receive(server, &mut bytes[3..], false).unwrap().len,
+        5
+    );
+    assert_eq!(&bytes[..8], b"question");
+    assert_eq!(stack.receive(server, &mut bytes, false), Err(Errno::AGAIN));
+    // A half that is closed does not close the other.
+    pair.stacks[0].shutdown(client, false, true).unwrap();
+    pair.settle();
+    let stack = &mut pair.stacks[1];
+    assert_eq!(stack.receive(server, &mut bytes, false).unwrap().len, 0);
+    let all = POLLIN | POLLOUT | POLLRDHUP;
+    assert_eq!(stack.ready(server, all), all);
+    assert_eq!(stack.send(server, b"answer", None), Ok(6));
+    pair.settle();
+    let stack = &mut pair.stacks[0];
+    assert_eq!(stack.send(client, b"more", None), Err(Errno::PIPE));
+    assert_eq!(stack.receive(client, &mut bytes, false).unwrap().len, 6);
+    pair.stacks[1].close(server);
+    pair.settle();
+    let stack = &mut pair.stacks[0];
+    assert_eq!(stack.receive(client, &mut bytes, false).unwrap().len, 0);
+    assert_ne!(stack.ready(client, 0) & POLLHUP, 0);
+    stack.close(client);
+    assert_eq!(stack.ready(client, POLLIN), libc::POLLNVAL);
+    pair.pass_for(Duration::from_secs(20));
+    for stack in &mut pair.stacks {
+        assert!(stack.close_all(), "nothing is left to send");
+        stack.poll(pair.now);
+        assert!(stack.orphans.is_empty(), "ended connections are forgotten");
+    }
+}
+
+#[test]
+fn a_port_without_a_listener_refuses_and_a_host_that_is_not_there_does_not_answer() {
+    let mut pair = Pair::new(65536);
+    let stack = &mut pair.stacks[0];
+    let refused = stack.open(Kind::Stream).unwrap();
+    let lost = stack.open(Kind::Stream).unwrap();
+    let away = stack.open(Kind::Stream).unwrap();
+    assert_eq!(stack.connect(refused, at(2, 81)), Err(Errno::INPROGRESS));
+    assert_eq!(stack.connect(lost, at(9, 81)), Err(Errno::INPROGRESS));
+    let far = SocketAddr::from(([192, 0, 2, 1], 80));
+    assert_eq!(stack.connect(lost, at(9, 81)), Err(Errno::ALREADY));
+    pair.settle();
+    let stack = &mut pair.stacks[0];
+    assert_ne!(stack.ready(refused, POLLOUT) & POLLOUT, 0);
+    assert_eq!(stack.take_error(refused), Some(Errno::CONNREFUSED));
+    assert_eq!(stack.take_error(refused), None);
+    assert_eq!(stack.ready(lost, POLLOUT), 0);
+    assert_eq!(stack.send(lost, b"early", None), Err(Errno::AGAIN));
+    // Without a route the stack sends nothing.
+    assert_eq!(stack.connect(away, far), Err(Errno::INPROGRESS));
+    pair.pass_for(Duration::from_secs(200));
+    assert_eq!(pair.stacks[0].take_error(lost), Some(Errno::TIMEDOUT));
+}
+
+#[test]
+fn a_close_with_unread_bytes_is_a_reset() {
+    let mut pair = Pair::new(65536);
+    let [client, server] = pair.connected();
+    pair.stacks[0].send(client, b"unread", None).unwrap();
+    pair.settle();
+    pair.stacks[1].close(server);
+    pair.settle();
+    let stack = &mut pair.stacks[0];
+    assert_eq!(
+        stack.receive(client, &mut [0; 9], false),
+        Err(Errno::CONNRESET)
+    );
+    assert_eq!(stack.receive(client, &mut [0; 9], false).unwrap().len, 0);
+    assert_eq!(stack.send(client, b"more", None), Err(Errno::PIPE));
+}
+
+#[test]
+fn an_idle_connection_lasts() {
+    let mut pair = Pair::new(65536);
+    let [client, server] = pair.connected();
+    pair.now += Duration::from_secs(100_000);
+    pair.settle();
+    assert_eq!(pair.stacks[0].send(client, b"again", None), Ok(5));
+    pair.settle();
+    assert_eq!(pair.stacks[1].queued(server).0, 5);
+    // Of a peer that does not answer any more.
+    for wire in &pair.wires {
+        wire.borrow_mut().losses = vec![true];
+    }
+    pair.stacks[0].send(client, b"nothing", None).unwrap();
+    pair.pass_for(Duration::from_secs(1000));
+    assert_eq!(pair.stacks[0].take_error(client), Some(Errno::CONNRESET));
+}
+
+#[test]
+fn many_connections_at_once_are_all_taken() {
+    let mut pair = Pair::new(8192);
+    let listener = pair.listener(80);
+    let clients: Vec<Id> = (0..100)
+        .map(|_| {
+            let client = pair.stacks[0].open(Kind::Stream).unwrap();
+            let begun = pair.stacks[0].connect(client, at(2, 80));
+            assert_eq!(begun, Err(Errno::INPROGRESS));
+            client
+        })
+        .collect();
+    pair.settle();
+    for client in &clients {
+        assert_eq!(pair.stacks[0].take_error(*client), None);
+        assert_eq!(pair.stacks[0].ready(*client, POLLOUT), POLLOUT);
+    }
+    for _ in &clients {
+        pair.stacks[1].accept(listener).unwrap();
+    }
+    assert_eq!(pair.stacks[1].accept(listener), Err(Errno::AGAIN));
+    assert_eq!(pair.stacks[1].ready(listener, POLLIN), 0);
+}
+
+#[test]
+fn the_last_socket_but_one_is_the_last() {
+    let mut pair = Pair::new(4096);
+    let stack = &mut pair.stacks[0];
+    for _ in 0..MOST {
+        stack.open(Kind::Stream).unwrap();
+    }
+    assert_eq!(stack.open(Kind::Datagram), Err(Errno::MFILE));
+    stack.close(7);
+    assert_eq!(stack.open(Kind::Datagram), Ok(7));
+}
+
+#[test]
+fn ports_are_taken_once() {
+    let mut pair = Pair::new(4096);
+    let listener = pair.listener(80);
+    let stack = &mut pair.stacks[1];
+    assert_eq!(stack.bind(listener, at(2, 81)), Err(Errno::INVAL));
+    let other = stack.open(Kind::Stream).unwrap();
+    assert_eq!(stack.bind(other, at(1, 80)), Err(Errno::ADDRNOTAVAIL));
+    assert_eq!(stack.bind(other, at(2, 80)), Err(Errno::ADDRINUSE));
+    let any = SocketAddr::from(([0, 0, 0, 0], 80));
+    assert_eq!(stack.bind(other, any), Err(Errno::ADDRINUSE));
+    let datagrams = stack.open(Kind::Datagram).unwrap();
+    stack.bind(datagrams, any).unwrap();
+    assert_eq!(stack.local(datagrams), Ok(any));
+    assert_eq!(stack.listen(datagrams, 1), Err(Errno::OPNOTSUPP));
+    assert_eq!(stack.accept(other), Err(Errno::INVAL));
+    stack
+        .bind(other, SocketAddr::from(([0, 0, 0, 0], 0)))
+        .unwrap();
+    assert!(stack.local(other).unwrap().port() >= PORTS.0);
+}
+
+#[test]
+fn datagrams_keep_their_bounds_and_senders() {
+    let mut pair = Pair::new(65536);
+    let server = pair.stacks[1].open(Kind::Datagram).unwrap();
+    pair.stacks[1].bind(server, at(2, 53)).unwrap();
+    let stack = &mut pair.stacks[0];
+    let client = stack.open(Kind::Datagram).unwrap();
+    assert_eq!(stack.send(client, b"lost", None), Err(Errno::DESTADDRREQ));
+    assert_eq!(stack.peer(client), Err(Errno::NOTCONN));
+    stack.connect(client, at(2, 53)).unwrap();
+    assert_eq!(stack.send(client, b"one", None), Ok(3));
+    assert_eq!(stack.send(client, &[7; 1472], None), Ok(1472));
+    assert_eq!(stack.send(client, &[7; 1473], None), Err(Errno::MSGSIZE));
+    assert_eq!(stack.send(client, b"", None), Ok(0));
+    let own = stack.local(client).unwrap();
+    pair.settle();
+    let mut bytes = [0; 2000];
+    let stack = &mut pair.stacks[1];
+    let first = stack.receive(server, &mut bytes[..2], false).unwrap();
+    assert_eq!((first.len, first.whole, first.from), (2, 3, Some(own)));
+    let lens = [0; 2].map(|_| stack.receive(server, &mut bytes, false).unwrap().len);
+    assert_eq!(lens, [1472, 0]);
+    assert_eq!(stack.receive(server, &mut bytes, false), Err(Errno::AGAIN));
+    // A connected socket hears its peer only.
+    let other = stack.open(Kind::Datagram).unwrap();
+    assert_eq!(stack.send(other, b"stranger", Some(own)), Ok(8));
+    assert_eq!(stack.send(server, b"peer", Some(own)), Ok(4));
+    pair.settle();
+    let stack = &mut pair.stacks[0];
+    let heard = stack.receive(client, &mut bytes, false).unwrap();
+    assert_eq!((heard.len, heard.from), (4, Some(at(2, 53))));
+    let everywhere = SocketAddr::from(([255; 4], 67));
+    let refused = stack.send(client, b"all", Some(everywhere));
+    assert_eq!(refused, Err(Errno::ACCESS));
+}
+
+#[test]
+fn an_event_is_counted_once_and_the_programs_own_calls_are_none() {
+    let mut pair = Pair::new(65536);
+    let [client, server] = pair.connected();
+    let before = pair.stacks[1].changes(server);
+    pair.stacks[0].send(client, b"1234", None).unwrap();
+    pair.settle();
+    let after = pair.stacks[1].changes(server);
+    assert!(after > before);
+    pair.stacks[1].receive(server, &mut [0; 2], false).unwrap();
+    pair.pass_for(Duration::from_secs(1));
+    assert_eq!(pair.stacks[1].changes(server), after);
+    pair.stacks[0].send(client, b"5678", None).unwrap();
+    pair.settle();
+    assert!(pair.stacks[1].changes(server) > after);
+}
+
+#[test]
+fn ipv6_beside_ipv4() {
+    let mut pair = Pair::new(65536);
+    for (own, stack) in (1..).zip(&mut pair.stacks) {
+        let address = Network::parse(&format!("fd00::{own}/64")).unwrap();
+        stack
+            .interface
+            .update_ip_addrs(|all| all.push(cidr(address)).unwrap());
+    }
+    let listener = pair.stacks[1].open(Kind::Stream).unwrap();
+    let any = SocketAddr::from(([0, 0, 0, 0], 80));
+    pair.stacks[1].bind(listener, any).unwrap();
+    pair.stacks[1].listen(listener, 1).unwrap();
+    let to: SocketAddr = "[fd00::2]:80".parse().unwrap();
+    let client = pair.stacks[0].open(Kind::Stream).unwrap();
+    assert_eq!(pair.stacks[0].connect(client, to), Err(Errno::INPROGRESS));
+    pair.pass_for(Duration::from_secs(3));
+    let server = pair.stacks[1].accept(listener).unwrap();
+    assert_eq!(pair.stacks[1].local(server), Ok(to));
+    assert_eq!(pair.stacks[0].send(client, &[1; 20_000], None), Ok(20_000));
+    let (mut bytes, mut got) = (vec![0; 65536], 0);
+    while got < 20_000 {
+        pair.pass();
+        let received = pair.stacks[1].receive(server, &mut bytes, false);
+        got += received.map_or(0, |received| received.len);
+    }
+}
+
+#[test]
+fn much_at_once_goes_as_super_frames() {
+    let mut pair = Pair::new(1 << 20);
+    let [client, server] = pair.connected();
+    let mut sent = 0;
+    let mut received = 0;
+    let mut bytes = vec![0; 1 << 20];
+    while received < 10 << 20 {
+        sent += pair.stacks[0]
+            .send(client, &[1; 1 << 18], None)
+            .unwrap_or(0);
+        pair.pass();
+        let got = pair.stacks[1].receive(server, &mut bytes, false);
+        received += got.map_or(0, |got| got.len);
+    }
+    assert!(sent >= received);
+    let longest = pair.wires[1].borrow().longest;
+    assert_eq!(longest, crate::device::LONGEST);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Every byte arrives once and in order, whatever is lost.
+    #[test]
+    fn bytes_arrive_in_order(
+        losses in proptest::collection::vec(proptest::bool::weighted(0.15), 1..40),
+        chunks in proptest::collection::vec(1..9000usize, 1..30),
+        room in 1..9000usize,
+    ) {
+        let mut pair = Pair::new(16384);
+        let [client, server] = pair.connected();
+        // Not all frames: nothing arrives then.
+        let losses: Vec<bool> = losses.into_iter().chain([false; 3]).collect();
+        for wire in &pair.wires {
+            wire.borrow_mut().losses.clone_from(&losses);
+        }
+        let all: Vec<u8> = (0..chunks.iter().sum::<usize>()).map(|at| (at % 251) as u8).collect();
+        let (mut sent, mut next, mut got) = (0, 0, Vec::<u8>::new());
+        let mut bytes = vec![0; room];
+        let mut idle = 0;
+        while got.len() < all.len() {
+            let end = (sent + chunks[next % chunks.len()]).min(all.len());
+            if let Ok(len) = pair.stacks[0].send(client, &all[sent..end], None) {
+                sent += len;
+                next += 1;
+            }
+            pair.pass();
+            match pair.stacks[1].receive(server, &mut bytes, false) {
+                Ok(received) => {
+                    got.extend_from_slice(&bytes[..received.len]);
+                    idle = 0;
+                }
+                Err(error) => {
+                    prop_assert_eq!(error, Errno::AGAIN);
+                    idle += 1;
+                    prop_assert!(idle < 20_000, "{} of {}", got.len(), all.len());
+                }
+            }
+        }
+        prop_assert!(got == all);
+    }
+}
