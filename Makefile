@@ -9,8 +9,9 @@ PROGRAMS = --bin lasthop --bin lasthop-supervisor --bin lasthop-control --bin la
 RELEASE = cargo build --release --package lasthop --package lasthop-supervisor --package lasthop-control \
 	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-e2e $(WITH)
 
-# The library of the netmap API, and a program of it. No program of ours links the library, so it shares no build with them.
-LIBRARY = cargo build --release --package lasthop-netmap-preload
+# The libraries that take a program's calls, and a program of the netmap API. No program of ours links them, so they share
+# no build with the others.
+LIBRARY = cargo build --release --package lasthop-netmap-preload --package lasthop-net-preload
 
 STRESS = $(RELEASE) --bin lasthop-stress && LASTHOP_BIN="$(BUILT)/release" "$(BUILT)/release/lasthop-stress"
 

@@ -13,9 +13,11 @@ mod events;
 mod generate;
 mod libvirt_hook;
 mod limits;
+mod net;
 mod netmap;
 mod pcap;
 mod predecessor;
+mod preload;
 mod qos;
 #[cfg(test)]
 mod reference;
@@ -38,7 +40,7 @@ use client::{ExitStatus, Failure, block_on, units};
 use process::self_check::{self, SelfCheck};
 
 use apply::Reporter;
-use args::{Cli, Command, How, Run, Upgrade};
+use args::{Cli, Command, How, Net, Run, Upgrade};
 use siblings::TOP;
 
 /// Runs the command of this process's arguments.
@@ -67,6 +69,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
+        Command::Net(Net::Run(arguments)) => Err(net::start(&runtime_dir, &arguments)),
         Command::Netmap(arguments) => Err(netmap::start(&runtime_dir, &arguments)),
         Command::LibvirtHook(hook) => return libvirt_hook::run(runtime_dir, hook),
         Command::Top => Err(siblings::execute(TOP, |top| top.arg(&runtime_dir))),

@@ -1102,8 +1102,11 @@ fn the_package_has_what_its_unit_starts() {
         let binary = format!(r#"["target/release/lasthop{name}", "usr/lib/lasthop/", "755"]"#);
         assert!(manifest.contains(&binary), "{binary}");
     }
-    let library = r#"["target/release/liblasthop_netmap.so", "usr/lib/lasthop/", "644"]"#;
-    assert!(manifest.contains(library));
+    for name in ["netmap", "net"] {
+        let path = format!("target/release/liblasthop_{name}.so");
+        let library = format!(r#"["{path}", "usr/lib/lasthop/", "644"]"#);
+        assert!(manifest.contains(&library), "{library}");
+    }
     assert_eq!(words[1..], ["run", "--config", "/etc/lasthop/lasthop.toml"]);
     let file = r#"["../../packaging/lasthop.toml", "etc/lasthop/lasthop.toml", "644"]"#;
     assert!(manifest.contains(file));

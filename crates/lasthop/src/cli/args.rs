@@ -6,6 +6,7 @@ mod events;
 mod fdb;
 mod libvirt_hook;
 mod mirror;
+mod net;
 mod netmap;
 mod owner;
 mod port_security;
@@ -23,6 +24,7 @@ use clap_complete::Shell;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub(super) use self::net::{Net, NetRun};
 use super::limits::{self, LimitArg, limit};
 use super::qos as scheduling;
 pub(super) use acl::Acl;
@@ -115,6 +117,9 @@ pub(super) enum Command {
     Pipe(Pipe),
     /// Start a program of the netmap API, whose ports are those of Lasthop
     Netmap(Netmap),
+    /// Programs with sockets of a port
+    #[command(subcommand)]
+    Net(Net),
     /// Show access lists, their rules and hit counters
     #[command(subcommand)]
     Acl(Acl),

@@ -1,18 +1,12 @@
-//! `lasthop netmap`: becomes a program of the netmap API, with the library that takes its calls
-//! (`LD_PRELOAD`, ld.so(8)). A program that the dynamic linker would start without the library is
-//! refused: a static one, and one that runs with more rights than its caller.
+//! `lasthop netmap`: becomes a program of the netmap API, with the library that takes its calls.
 
-mod program;
-
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use api::v1::{DesiredState, PortKind};
 use client::{Failure, block_on};
 
 use super::args::Netmap;
+use super::preload;
 
 /// The library, beside this program.
 const LIBRARY: &str = "liblasthop_netmap.so";
@@ -20,63 +14,19 @@ const LIBRARY: &str = "liblasthop_netmap.so";
 const RUNTIME_DIR: &str = "LASTHOP_RUNTIME_DIR";
 const SOCKETS: &str = "LASTHOP_NETMAP_SOCKETS";
 const POLL: &str = "LASTHOP_NETMAP_POLL";
-/// Variable of the dynamic linker: libraries to load first, separated by colons or blanks.
-const PRELOAD: &str = "LD_PRELOAD";
 
 /// Becomes the program; returns only after an error.
 pub(super) fn start(runtime_dir: &Path, arguments: &Netmap) -> Failure {
-    let Some((name, rest)) = arguments.command.split_first() else {
-        return Failure::Invalid("no program".to_owned());
-    };
-    let prepared = program::find(name).and_then(|path| {
-        program::check(&path)?;
-        Ok((path, library()?))
-    });
-    let (path, library) = match prepared {
-        Ok(prepared) => prepared,
-        Err(failure) => return failure,
-    };
     let dir = std::path::absolute(runtime_dir).unwrap_or_else(|_| runtime_dir.to_owned());
-    let mut command = Command::new(&path);
-    command.arg0(name).args(rest);
-    command.env(PRELOAD, preload(&library, std::env::var_os(PRELOAD)));
-    match sockets(&dir) {
-        Some(sockets) => command.env(SOCKETS, sockets),
-        None => &mut command,
-    };
-    if let Some(poll) = &arguments.poll {
-        command.env(POLL, poll);
-    }
-    let error = command.env(RUNTIME_DIR, &dir).exec();
-    Failure::Invalid(format!("cannot run {}: {error}", path.display()))
-}
-
-/// Returns the path of the library.
-fn library() -> Result<PathBuf, Failure> {
-    let failed = |text: String| Failure::Failed(format!("the library {LIBRARY}: {text}"));
-    let own = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let path = own.with_file_name(LIBRARY);
-    if !path.is_file() {
-        return Err(failed(format!("there is no {}", path.display())));
-    }
-    // The linker splits the variable there.
-    match path.to_str().is_some_and(|text| !text.contains([':', ' '])) {
-        true => Ok(path),
-        false => Err(failed(format!(
-            "{PRELOAD} cannot name {}, which has a colon or a blank",
-            path.display()
-        ))),
-    }
-}
-
-/// Returns the libraries to load first: ours, then those that were to be loaded already.
-fn preload(library: &Path, others: Option<OsString>) -> OsString {
-    let mut all = library.as_os_str().to_owned();
-    if let Some(others) = others.filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    all
+    preload::start(LIBRARY, &arguments.command, |command| {
+        if let Some(sockets) = sockets(&dir) {
+            command.env(SOCKETS, sockets);
+        }
+        if let Some(poll) = &arguments.poll {
+            command.env(POLL, poll);
+        }
+        command.env(RUNTIME_DIR, &dir);
+    })
 }
 
 /// Returns the names of ports and pipes with their sockets where these are not at their default
@@ -126,18 +76,6 @@ mod tests {
     use api::v1::{PipeSpec, PortSpec};
 
     use super::*;
-
-    #[test]
-    fn the_library_comes_first_and_others_stay() {
-        let own = Path::new("/usr/lib/lasthop/liblasthop_netmap.so");
-        assert_eq!(preload(own, None), own.as_os_str());
-        assert_eq!(preload(own, Some("".into())), own.as_os_str());
-        let both = preload(own, Some("libjemalloc.so.2".into()));
-        assert_eq!(
-            both,
-            "/usr/lib/lasthop/liblasthop_netmap.so:libjemalloc.so.2"
-        );
-    }
 
     #[test]
     fn only_sockets_elsewhere_are_named() {

@@ -56,6 +56,7 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         Command::Run(_)
         | Command::Top
         | Command::Netmap(_)
+        | Command::Net(_)
         | Command::LibvirtHook(_)
         | Command::Apply { .. }
         | Command::Reload(_)

@@ -23,6 +23,8 @@ const CAPABILITIES: &str = "security.capability";
 
 /// Program headers that name the dynamic linker (elf(5)).
 const PT_INTERP: u32 = 3;
+/// Program headers of notes.
+const PT_NOTE: u32 = 4;
 /// Bytes of the header of a 64-bit ELF file, and of a program header.
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
@@ -147,20 +149,36 @@ fn dynamic(head: &[u8], file: &File) -> Result<(), &'static str> {
     }
     let offset = header[32..40].try_into().map_or(0, u64::from_le_bytes);
     let (size, count) = (u64::from(u16_at(54)), u64::from(u16_at(56)));
-    let is_linker = |index: u64| {
+    let mut has_linker = false;
+    for index in 0..count {
         let mut program_header = [0; PROGRAM_HEADER];
         let at = offset.checked_add(index * size);
         let read = at.map(|at| file.read_exact_at(&mut program_header, at));
-        let kind = program_header
-            .first_chunk()
-            .copied()
-            .map_or(0, u32::from_le_bytes);
-        read.is_some_and(|read| read.is_ok()) && kind == PT_INTERP
-    };
-    match (0..count).any(is_linker) {
+        if read.is_none_or(|read| read.is_err()) {
+            continue;
+        }
+        let kind = program_header.first_chunk().copied();
+        match kind.map_or(0, u32::from_le_bytes) {
+            PT_INTERP => has_linker = true,
+            PT_NOTE if is_of_go(&program_header, file) => {
+                return Err("a Go program: it makes system calls itself, past the library");
+            }
+            _ => {}
+        }
+    }
+    match has_linker {
         true => Ok(()),
         false => Err("a static program: there is no dynamic linker that loads the library"),
     }
+}
+
+/// Whether a program header of notes has that of Go's linker: the name comes behind three numbers.
+fn is_of_go(program_header: &[u8; PROGRAM_HEADER], file: &File) -> bool {
+    let offset = program_header[8..16]
+        .try_into()
+        .map_or(0, u64::from_le_bytes);
+    let mut note = [0; 16];
+    file.read_exact_at(&mut note, offset).is_ok() && note.ends_with(b"Go\0\0")
 }
 
 #[cfg(test)]
@@ -190,6 +208,17 @@ mod tests {
         bytes[54] = PROGRAM_HEADER as u8;
         bytes[56] = 1;
         bytes[HEADER..HEADER + 4].copy_from_slice(&kind.to_le_bytes());
+        bytes
+    }
+
+    /// Returns an ELF file with a note of Go's linker.
+    fn go() -> Vec<u8> {
+        let mut bytes = elf(PT_NOTE, MACHINE);
+        bytes[HEADER + 8] = bytes.len() as u8;
+        for number in [4_u32, 0, 4] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(b"Go\0\0");
         bytes
     }
 
@@ -224,6 +253,7 @@ mod tests {
                 "neither an ELF program nor a script",
             ),
             ("short", own[..70].to_vec(), 0o755, "a static program"),
+            ("go", go(), 0o755, "a Go program"),
         ] {
             let path = program(dir.path(), name, &bytes, mode);
             let said = said(&path);

@@ -1,0 +1,313 @@
+//! Sockets over a port: programs of the system with `liblasthop_net.so`, at both ends and with a
+//! Linux guest at the other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::Lasthop;
+use e2e::{paths, turn};
+use testkit::lasthop::port;
+use testkit::process::Process;
+use testkit::skip::skipped;
+use testkit::wait::wait_until;
+
+/// Time for a program to end.
+const PROGRAM: Duration = Duration::from_secs(60);
+const PYTHON: &str = "/usr/bin/python3";
+
+fn lasthop(names: &[&str]) -> Lasthop {
+    let security = "port_security = { dhcp_server = true }";
+    let ports: String = names.iter().map(|name| port(name, security)).collect();
+    Lasthop::start(&format!("[switch]\nname = \"host1\"\n{ports}"))
+}
+
+fn script(name: &str) -> String {
+    let path = paths::root().join("crates/e2e/tests/sockets").join(name);
+    path.to_str().expect("text").to_owned()
+}
+
+/// The words of `lasthop net run` for a program at a port, with the address 10.0.0.`number`; 0: one
+/// by DHCP.
+fn words(lasthop: &Lasthop, port: &str, number: u8, program: &[&str]) -> Vec<String> {
+    let socket = lasthop.socket_of(port);
+    let address = match number {
+        0 => String::new(),
+        _ => format!("--address=10.0.0.{number}/24"),
+    };
+    let run = ["net", "run", "--socket"].map(str::to_owned);
+    let options = [socket.to_str().expect("text"), &address, "--"];
+    let options = options.into_iter().filter(|word| !word.is_empty());
+    run.into_iter()
+        .chain(options.map(str::to_owned))
+        .chain(program.iter().map(|word| (*word).to_owned()))
+        .collect()
+}
+
+/// A program that runs on.
+fn start(lasthop: &Lasthop, port: &str, number: u8, program: &[&str]) -> Process {
+    let words = words(lasthop, port, number, program);
+    let log = lasthop.folder().join(format!("{port}.log"));
+    Process::start(program[0], paths::binary("lasthop"), &words, &log)
+}
+
+/// A program that ends.
+fn run(lasthop: &Lasthop, port: &str, number: u8, program: &[&str]) -> Output {
+    let child = Command::new(paths::binary("lasthop"))
+        .args(words(lasthop, port, number, program))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    child.wait_with_output().expect("it ends")
+}
+
+/// A program that succeeds; returns what it printed.
+fn succeeds(lasthop: &Lasthop, port: &str, number: u8, program: &[&str]) -> String {
+    let output = run(lasthop, port, number, program);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{program:?}: {printed}{errors}");
+    printed
+}
+
+/// Pseudo-random bytes in a file.
+fn file(folder: &Path, name: &str, len: usize) -> PathBuf {
+    let mut state = 1_u32;
+    let bytes = (0..len).map(|_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    });
+    let path = folder.join(name);
+    fs::write(&path, bytes.collect::<Vec<u8>>()).expect("a file");
+    path
+}
+
+fn wait_ready(process: &Process, word: &str) {
+    wait_until(word, || process.output().contains(word));
+}
+
+#[test]
+fn programs_find_what_they_expect_of_sockets() {
+    let turn = turn();
+    let lasthop = lasthop(&["a", "b"]);
+    let echo = start(
+        &lasthop,
+        "b",
+        2,
+        &[PYTHON, &script("echo.py"), "10.0.0.2", "7"],
+    );
+    wait_ready(&echo, "ready");
+    turn.step("a program's checks");
+    let printed = succeeds(
+        &lasthop,
+        "a",
+        1,
+        &[PYTHON, &script("checks.py"), "10.0.0.2", "7"],
+    );
+    assert!(printed.contains("ok: stays there"), "{printed}");
+}
+
+#[test]
+fn a_file_crosses_between_two_programs_whole() {
+    let turn = turn();
+    let lasthop = lasthop(&["a", "b"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let sent = file(folder.path(), "sent", 20 << 20);
+    let directory = folder.path().to_str().expect("text");
+    let server = [
+        PYTHON,
+        "-u",
+        "-m",
+        "http.server",
+        "8000",
+        "--bind",
+        "10.0.0.2",
+    ];
+    let server = [&server[..], &["--directory", directory]].concat();
+    let server = start(&lasthop, "b", 2, &server);
+    wait_ready(&server, "Serving");
+    turn.step("curl");
+    let got = folder.path().join("got");
+    let to = got.to_str().expect("text");
+    let curl = ["curl", "-sS", "-o", to, "http://10.0.0.2:8000/sent"];
+    succeeds(&lasthop, "a", 1, &curl);
+    assert!(fs::read(&sent).expect("a file") == fs::read(&got).expect("a file"));
+    turn.step("a page that is not there");
+    let curl = ["curl", "-sS", "-f", "http://10.0.0.2:8000/nothing"];
+    assert_eq!(run(&lasthop, "a", 1, &curl).status.code(), Some(22));
+}
+
+#[test]
+fn a_server_by_epoll_that_forks_serves_50_clients() {
+    let turn = turn();
+    if !Path::new("/usr/bin/redis-server").exists() {
+        skipped("redis-server is not there");
+        return;
+    }
+    let lasthop = lasthop(&["a", "b"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = folder.path().to_str().expect("text");
+    let server = [
+        "redis-server",
+        "--bind",
+        "10.0.0.2",
+        "--protected-mode",
+        "no",
+    ];
+    let server = [&server[..], &["--dir", directory]].concat();
+    let mut server = start(&lasthop, "b", 2, &server);
+    wait_ready(&server, "Ready to accept connections");
+    turn.step("redis-benchmark");
+    let clients = "-h 10.0.0.2 -n 5000 -c 50 -q -t set,get,lrange_100";
+    let benchmark: Vec<_> = ["redis-benchmark"]
+        .into_iter()
+        .chain(clients.split(' '))
+        .collect();
+    let printed = succeeds(&lasthop, "a", 1, &benchmark);
+    assert!(printed.contains("LRANGE_100"), "{printed}");
+    turn.step("a child saves what there is");
+    let client = ["redis-cli", "-h", "10.0.0.2"];
+    let ask = |word| succeeds(&lasthop, "a", 1, &[&client[..], &[word]].concat());
+    ask("bgsave");
+    wait_ready(&server, "Background saving terminated with success");
+    run(&lasthop, "a", 1, &[&client[..], &["shutdown"]].concat());
+    assert!(server.end(PROGRAM).expect("it ends").success());
+}
+
+#[test]
+fn streams_go_on_while_processes_of_lasthop_die() {
+    let turn = turn();
+    let lasthop = lasthop(&["a", "b"]);
+    let server = start(
+        &lasthop,
+        "b",
+        2,
+        &["iperf3", "-s", "-B", "10.0.0.2", "--forceflush"],
+    );
+    wait_ready(&server, "Server listening");
+    let client = ["iperf3", "-c", "10.0.0.2", "-t", "4", "-P", "4", "--json"];
+    let mut client = start(&lasthop, "a", 1, &client);
+    lasthop.wait_sent("a", 1000);
+    turn.step("control is killed");
+    let control = lasthop.pid("lasthop-control").expect("it runs");
+    lasthop.kill_control();
+    lasthop.wait_control(control);
+    turn.step("the switch is killed");
+    lasthop.kill_switch();
+    let ended = client.end(PROGRAM).expect("it ends");
+    let output = client.output();
+    assert!(ended.success(), "{output}");
+    assert!(!output.contains("\"error\""), "{output}");
+}
+
+#[test]
+fn a_linux_guest_is_at_the_other_end() {
+    let turn = turn();
+    let lasthop = lasthop(&["a", "dns", "vm"]);
+    let mut guest = GuestSpec::at(&lasthop, "vm", 2).start().ready();
+    guest.run("iperf3 -s -D");
+    turn.step("to the guest and back");
+    for direction in ["-c", "-Rc"] {
+        let iperf = ["iperf3", direction, "10.0.0.2", "-t", "1", "--json"];
+        let printed = succeeds(&lasthop, "a", 1, &iperf);
+        assert!(!printed.contains("\"error\""), "{printed}");
+    }
+    turn.step("the guest fetches a file");
+    let folder = tempfile::tempdir().expect("a folder");
+    file(folder.path(), "sent", 3 << 20);
+    let directory = folder.path().to_str().expect("text");
+    let server = [
+        PYTHON,
+        "-u",
+        "-m",
+        "http.server",
+        "8000",
+        "--directory",
+        directory,
+    ];
+    let server = start(&lasthop, "a", 1, &server);
+    wait_ready(&server, "Serving");
+    let sum = guest.run("wget -q -O - http://10.0.0.1:8000/sent | md5sum");
+    let own = Command::new("md5sum")
+        .arg(folder.path().join("sent"))
+        .output();
+    let own = String::from_utf8_lossy(&own.expect("a sum").stdout).into_owned();
+    assert_eq!(sum.split(' ').next(), own.split(' ').next());
+    turn.step("the guest pings the program");
+    assert!(
+        guest
+            .run("ping -c 3 -W 5 10.0.0.1")
+            .contains(" 0% packet loss")
+    );
+    turn.step("address and resolver come from the guest, and a name from the resolver");
+    drop(server);
+    let resolver = [PYTHON, &script("resolver.py"), "10.0.0.3", "10.0.0.2"];
+    let resolver = start(&lasthop, "dns", 3, &resolver);
+    wait_ready(&resolver, "ready");
+    guest.run(DHCP);
+    guest.run("mkdir -p /www && echo a page >/www/page && httpd -p 80 -h /www");
+    let curl = ["curl", "-sS", "http://files.internal/page"];
+    assert_eq!(succeeds(&lasthop, "a", 0, &curl), "a page\n");
+}
+
+/// A server of the guest, for addresses.
+const DHCP: &str = "printf '%s\\n' 'start 10.0.0.50' 'end 10.0.0.60' 'interface eth0' \
+    'option subnet 255.255.255.0' 'option router 10.0.0.2' 'option dns 10.0.0.3' \
+    'lease_file /leases' 'pidfile /udhcpd.pid' >/udhcpd.conf && touch /leases && \
+    udhcpd /udhcpd.conf";
+
+#[test]
+fn a_program_that_is_linked_with_the_library_plugs_in_itself() {
+    let lasthop = lasthop(&["a", "b"]);
+    let echo = [PYTHON, &script("echo.py"), "10.0.0.2", "7"];
+    let echo = start(&lasthop, "b", 2, &echo);
+    wait_ready(&echo, "ready");
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("linked");
+    let library = paths::binary("liblasthop_net.so");
+    let include = paths::root().join("crates/net-preload/include");
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-Wall").arg("-Werror").arg("-o").arg(&program);
+    gcc.arg("-I")
+        .arg(include)
+        .arg(script("linked.c"))
+        .arg(&library);
+    assert!(gcc.status().expect("gcc runs").success());
+    let socket = lasthop.socket_of("a");
+    let settings = format!("SOCKET={}\nADDRESS=10.0.0.1/24\n", socket.display());
+    let mut command = Command::new(&program);
+    command.args([&settings, "10.0.0.2", "7"]);
+    let output = command.output().expect("it ends");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "done\n",
+        "{output:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_reached_is_refused_in_words() {
+    let lasthop = lasthop(&["a"]);
+    let refused = |program: &[&str], word: &str| {
+        let output = run(&lasthop, "a", 1, program);
+        assert_eq!(output.status.code(), Some(2), "{program:?}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains(word), "{errors}");
+    };
+    refused(&["no-such-program"], "no such program");
+    if let Ok(busybox) = fs::canonicalize("/bin/busybox") {
+        refused(&[busybox.to_str().expect("text")], "a static program");
+    }
+    let held = start(&lasthop, "a", 1, &[PYTHON, "-c", HOLD]);
+    wait_ready(&held, "held");
+    let output = run(&lasthop, "a", 1, &[PYTHON, "-c", HOLD]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("another process has the port"), "{errors}");
+    assert!(errors.contains("Network is down"), "{errors}");
+}
+
+const HOLD: &str =
+    "import socket, time; s = socket.socket(); print('held', flush=True); time.sleep(60)";
