@@ -8,6 +8,7 @@
 //! * It looks every [`LOOK`] whether it is needed, and is not while there were calls.
 //! * While another thread has been the leader for longer than that, it does not look; that
 //!   thread wakes it when it goes.
+//! * A call that leaves a timer wakes the one that sleeps and does not know it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -87,15 +88,17 @@ struct Sleeper {
 struct Leader {
     event: Arc<OwnedFd>,
     since: Instant,
+    /// When it wakes by itself.
+    until: Option<Duration>,
 }
 
 /// How the library's thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Service {
-    /// It is the leader, or looks soon.
+    /// It looks soon.
     Looks,
-    /// It sleeps until it is woken.
-    Deep,
+    /// It sleeps until a frame comes, a timer that it knew is due, or it is woken.
+    Sleeps,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,8 @@ struct State {
     /// Counts calls of the program.
     calls: u64,
     is_over: bool,
+    /// Wakes the library's thread.
+    wake: OwnedFd,
 }
 
 /// See the module.
@@ -114,8 +119,6 @@ struct State {
 pub struct Net {
     state: Mutex<State>,
     events: Arc<Events>,
-    /// Wakes the library's thread.
-    wake: OwnedFd,
     config: Config,
 }
 
@@ -128,7 +131,7 @@ struct Lead<'a> {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         if self.is_held {
-            self.net.lock().pass_on(&self.net.wake);
+            self.net.lock().pass_on();
         }
     }
 }
@@ -171,6 +174,29 @@ impl State {
         self.stack.device.wire.flush();
         if has_changed {
             self.wake();
+            self.schedule();
+        }
+    }
+
+    /// Sees to it that a thread wakes for the stack's next timer.
+    fn schedule(&mut self) {
+        let Some(leader) = &mut self.leader else {
+            return self.call_service();
+        };
+        let now = now();
+        let Some(due) = self.stack.delay(now).map(|delay| now + delay) else {
+            return;
+        };
+        if leader.until.is_none_or(|until| due < until) {
+            leader.until = Some(due);
+            let _ = sys::event::ring(&*leader.event);
+        }
+    }
+
+    fn call_service(&mut self) {
+        if self.service == Service::Sleeps {
+            self.service = Service::Looks;
+            let _ = sys::event::ring(&self.wake);
         }
     }
 
@@ -191,7 +217,7 @@ impl State {
     }
 
     /// Another sleeper becomes the leader, if there is none.
-    fn pass_on(&mut self, wake: &OwnedFd) {
+    fn pass_on(&mut self) {
         if self.leader.is_some() {
             return;
         }
@@ -200,11 +226,7 @@ impl State {
                 next.is_called = true;
                 let _ = sys::event::ring(&*next.event);
             }
-            None if self.service == Service::Deep => {
-                self.service = Service::Looks;
-                let _ = sys::event::ring(wake);
-            }
-            None => {}
+            None => self.call_service(),
         }
     }
 }
@@ -237,9 +259,9 @@ impl Net {
                 service: Service::Looks,
                 calls: 0,
                 is_over: false,
+                wake: wake.map_err(Error::System)?,
             }),
             events,
-            wake: wake.map_err(Error::System)?,
             config,
         });
         net.get_address()?;
@@ -590,6 +612,7 @@ impl Net {
             state.leader = Some(Leader {
                 event: Arc::clone(own),
                 since: Instant::now(),
+                until: sleep.and_then(|sleep| now.checked_add(sleep)),
             });
         }
         state.sleepers.push(Sleeper {
@@ -665,17 +688,18 @@ impl Net {
             if state.leader.is_none() {
                 state.poll();
             }
-            let mut fds = vec![reads(&self.wake), reads(state.stack.device.wire.session())];
+            let mut fds = vec![reads(&state.wake), reads(state.stack.device.wire.session())];
             let led = state.leader.as_ref().map(|leader| leader.since.elapsed());
             let limit = match led {
                 Some(time) if time > LOOK => {
-                    state.service = Service::Deep;
+                    state.service = Service::Sleeps;
                     None
                 }
                 Some(_) => Some(LOOK),
                 None if has_called => Some(LOOK),
                 None if state.stack.device.wire.arm() => Some(Duration::ZERO),
                 None => {
+                    state.service = Service::Sleeps;
                     fds.push(reads(self.events.call()));
                     state.stack.delay(now())
                 }
@@ -685,7 +709,7 @@ impl Net {
             let mut state = self.lock();
             state.service = Service::Looks;
             if fds[0].revents != 0 {
-                sys::event::clear(&self.wake);
+                sys::event::clear(&state.wake);
             }
             // After the set-up the switch says nothing: it is gone.
             if slept.is_ok() && fds[1].revents != 0 {
