@@ -1,6 +1,7 @@
 //! Lines for the person in front of the program: why something was refused. Each is said once.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
 /// Lines at most: a program with ever new requests does not fill its terminal.
@@ -28,8 +29,9 @@ impl Lines {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.len() < MOST && said.insert(line.to_owned()) {
             let line = format!("{}: {line}\n", self.name);
-            // A program without standard error is none of our business.
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+            // The system call: write(2) of the C library may be the library's own, whose locks may
+            // be held. A program without standard error is none of our business.
+            let _ = rustix::io::write(std::io::stderr().as_fd(), line.as_bytes());
         }
     }
 }
