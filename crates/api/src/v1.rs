@@ -34,8 +34,9 @@ pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter,
 pub use pipes::{OpenPipe, PipeChange, PipeEnd, PipeStatus, PipesDocument};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    AccessListSpec, AccessModel, AccessWarnings, AddressSet, AdminState, Direction, Group, LogSpec,
-    Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
+    AccessListSpec, AccessModel, AccessWarnings, AddressSet, AdminState, Direction, ForwardSpec,
+    Group, LogSpec, Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
+    USER_NETWORK, UserSpec,
 };
 pub use spec::{Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus};
 pub use spec::{

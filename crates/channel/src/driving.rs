@@ -1,16 +1,22 @@
 //! Driver processes: desired drivers, their parameters and their state.
 //!
 //! ```text
+//! control    -- SupervisorRequest::UserNetworks -> supervisor  networks of user ports, before:
 //! control    -- SupervisorRequest::Drivers ----> supervisor  desired drivers; opens the interfaces
 //! switch     -- SupervisorRequest::Dial -------> supervisor  a driver's port: starts the driver
 //! supervisor -- SupervisorEvent::StartDriver --> driver      connection to the switch, umem
 //! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue
 //! supervisor -- SupervisorEvent::VhostQueue ---> driver      instead, with a vhost device
+//! supervisor -- SupervisorEvent::UserNetwork --> driver      of a user port; and after changes
+//! supervisor -- SupervisorEvent::FlowRecords --> driver      of a user port: memory for records
+//! driver     -- SupervisorRequest::NextFlows --> supervisor  flows of its predecessor: KeptFlows
+//! driver     -- SupervisorRequest::NextForwards > supervisor listening sockets: Forwards
+//! driver     -- SupervisorRequest::KeepFlows --> supervisor  sockets that outlive it: FlowsTaken
 //! supervisor -- SupervisorEvent::PingDriver ---> driver      reply: DriverPong, from all threads
 //! supervisor -- SupervisorEvent::Ping ---------> driver      of a build before; reply: Pong
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use port::PortId;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -30,6 +36,8 @@ pub enum BackEnd {
     },
     /// Through a TAP device, by a vhost device of the kernel for each queue pair.
     VhostNet,
+    /// By sockets of the host, in place of an interface.
+    User,
 }
 
 impl BackEnd {
@@ -42,6 +50,7 @@ impl BackEnd {
             Self::Xdp { zero_copy: true } => "xdp (zero-copy)",
             Self::Xdp { zero_copy: false } => "xdp (copy)",
             Self::VhostNet => "vhost-net",
+            Self::User => "user",
         }
     }
 }
@@ -59,6 +68,8 @@ pub enum Choice {
     Xdp,
     /// [`BackEnd::VhostNet`].
     VhostNet,
+    /// [`BackEnd::User`].
+    User,
 }
 
 /// The interface of the host behind a port.
@@ -81,6 +92,61 @@ pub struct DeviceSpec {
     pub mtu: Option<u16>,
     /// Queue pairs.
     pub queues: u16,
+}
+
+/// The network of a user port. Networks and rules are texts that control has checked, in the
+/// notation of the crate `usernet`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UserNetwork {
+    /// The IPv4 network, as a prefix.
+    pub network: String,
+    /// The IPv6 network, as a prefix, if there is one.
+    pub network6: Option<String>,
+    /// MAC address of the gateway.
+    pub mac: [u8; 6],
+    /// MTU in bytes.
+    pub mtu: u16,
+    /// Whether guests' questions are answered.
+    pub dns: bool,
+    /// The resolvers; none: those of the host, which the supervisor fills in.
+    pub resolvers: Vec<IpAddr>,
+    /// Networks that guests may reach.
+    pub allow: Vec<String>,
+    /// Networks that they may not reach.
+    pub deny: Vec<String>,
+    /// Services of the host that they reach at the gateway.
+    pub host: Vec<String>,
+    /// Ports of the segment whose addresses are known.
+    pub guests: Vec<UserGuest>,
+    /// Ports of the host that lead to guests.
+    pub forwards: Vec<UserForward>,
+}
+
+/// A TCP port of the host that leads to a guest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UserForward {
+    /// Address and port on which the host listens.
+    pub listen: SocketAddr,
+    /// The name of a port, or an address of the network.
+    pub to: String,
+    /// The guest's port.
+    pub port: u16,
+}
+
+/// Bytes of the record of a flow of a user port (`usernet::RECORD_LEN`).
+pub const FLOW_RECORD: usize = 64;
+/// Most flows of a user port whose sockets outlive its driver process.
+pub const FLOWS_KEPT: u32 = 8192;
+
+/// A port in the segment of a user port.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UserGuest {
+    /// Its name.
+    pub name: String,
+    /// The MAC address of its guest, if it is configured.
+    pub mac: Option<[u8; 6]>,
+    /// The addresses that port security lists.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Prefix of the address of a driver; a path never contains such a byte.
@@ -123,7 +189,9 @@ pub struct DriverStart {
     pub uso: bool,
     /// Queue pairs; as many
     /// [`SupervisorEvent::DriverQueue`](crate::supervision::SupervisorEvent::DriverQueue) follow,
-    /// or [`VhostQueue`](crate::supervision::SupervisorEvent::VhostQueue).
+    /// or [`VhostQueue`](crate::supervision::SupervisorEvent::VhostQueue). A queue of
+    /// [`BackEnd::User`] is the network namespace of its sockets, and
+    /// [`UserNetwork`](crate::supervision::SupervisorEvent::UserNetwork) follows.
     pub queues: u16,
     /// Parameters of [`BackEnd::Xdp`]; the umem follows the connection.
     pub xdp: Option<XdpStart>,

@@ -13,7 +13,7 @@ use testkit::samples::sample;
 use crate::cores::CoreFacts;
 use crate::driving::{
     BackEnd, Calls, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState,
-    XdpStart,
+    UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
@@ -124,7 +124,39 @@ fn requests() -> Vec<SupervisorRequest> {
             dropped_by_kernel: Some(9),
         },
         SupervisorRequest::KernelDrops,
+        SupervisorRequest::UserNetworks(vec![(text("out"), network())]),
+        SupervisorRequest::KeepFlows(vec![0, 7]),
+        SupervisorRequest::DropFlows(vec![1 << 20]),
+        SupervisorRequest::NextFlows,
+        SupervisorRequest::NextForwards,
+        SupervisorRequest::NetworkDenied,
     ]
+}
+
+fn network() -> UserNetwork {
+    let guest = UserGuest {
+        name: text("vm1"),
+        mac: Some([2, 0, 0, 0, 0, 2]),
+        addresses: vec![IpAddr::from([10, 0, 2, 20])],
+    };
+    let forward = UserForward {
+        listen: ([127, 0, 0, 1], 2222).into(),
+        to: text("vm1"),
+        port: 22,
+    };
+    UserNetwork {
+        network: text("10.0.2.0/24"),
+        network6: Some(text("fd00:1::/64")),
+        mac: [0x52, 0x55, 10, 0, 2, 2],
+        mtu: 1500,
+        dns: true,
+        resolvers: vec![IpAddr::from([192, 0, 2, 53])],
+        allow: vec![text("0.0.0.0/0")],
+        deny: vec![text("10.0.0.0/8 tcp 1-1023")],
+        host: vec![text("tcp 5432")],
+        guests: vec![guest],
+        forwards: vec![forward],
+    }
 }
 
 fn settings() -> SwitchSettings {
@@ -282,6 +314,12 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::VhostQueue { or_tap: true },
         SupervisorEvent::PingDriver,
         SupervisorEvent::KernelDrops(vec![(text("up"), 9)]),
+        SupervisorEvent::UserNetwork(network().into()),
+        SupervisorEvent::FlowRecords { slots: 8192 },
+        SupervisorEvent::KeptFlows(vec![0, 7]),
+        SupervisorEvent::FlowsTaken,
+        SupervisorEvent::Forwards(network().forwards),
+        SupervisorEvent::ForwardsChanged,
     ]
 }
 

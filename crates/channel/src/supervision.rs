@@ -35,7 +35,9 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
-use crate::driving::{Calls, DriverCounters, DriverSpec, DriverStart, DriverState};
+use crate::driving::{
+    Calls, DriverCounters, DriverSpec, DriverStart, DriverState, UserForward, UserNetwork,
+};
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
 use crate::sockets::SocketType;
@@ -218,6 +220,23 @@ pub enum SupervisorRequest {
     /// Control: report the frames that the kernel dropped in front of the drivers; answered with
     /// [`SupervisorEvent::KernelDrops`].
     KernelDrops,
+    /// Control: the networks of user ports, by the names of ports; before
+    /// [`SupervisorRequest::Drivers`].
+    UserNetworks(Vec<(String, UserNetwork)>),
+    /// Driver: keep the attached sockets of flows, by the numbers of their records; answered with
+    /// [`SupervisorEvent::FlowsTaken`]. A driver waits for answers to a few messages.
+    KeepFlows(Vec<u32>),
+    /// Driver: keep sockets no longer; answered with [`SupervisorEvent::FlowsTaken`].
+    DropFlows(Vec<u32>),
+    /// Driver: pass the next sockets of its predecessor; answered with
+    /// [`SupervisorEvent::KeptFlows`].
+    NextFlows,
+    /// Driver: pass the next forwards with their listening sockets; answered with
+    /// [`SupervisorEvent::Forwards`].
+    NextForwards,
+    /// Driver: the system denies its user port all IP packets (`EPERM`), as the unit of the package
+    /// does.
+    NetworkDenied,
 }
 
 /// Most bytes of a message with no more than numbers.
@@ -237,8 +256,8 @@ impl SupervisorRequest {
     pub fn most_bytes(first: u8) -> usize {
         // The number of a variant, as postcard writes it.
         match first {
-            1..=2 | 7 | 20 | 26 | 32 => MAX_LINE,
-            4 | 15 | 18 | 28 | 29 => MAX_LIST,
+            1..=2 | 7 | 20 | 26 | 32 | 36 | 37 => MAX_LINE,
+            4 | 15 | 18 | 28 | 29 | 35 => MAX_LIST,
             9 => MAX_SESSION,
             _ => MAX_NUMBER,
         }
@@ -565,6 +584,24 @@ pub enum SupervisorEvent {
     /// [`DriverCounters::dropped_by_kernel`] since their ports exist, by the names of ports;
     /// without those for which it is not known.
     KernelDrops(Vec<(String, u64)>),
+    /// Driver: the network of its user port, after its queue, and after each change.
+    UserNetwork(Box<UserNetwork>),
+    /// Driver: the memory for records of flows of its user port, after the network. Descriptor: the
+    /// memory.
+    FlowRecords {
+        /// Number of records.
+        slots: u32,
+    },
+    /// Driver: sockets of its predecessor's flows, by the numbers of their records; none behind the
+    /// last. Descriptors: as many.
+    KeptFlows(Vec<u32>),
+    /// Driver: one message about flows was handled.
+    FlowsTaken,
+    /// Driver: forwards of its user port; none behind the last. Descriptors: as many listening
+    /// sockets.
+    Forwards(Vec<UserForward>),
+    /// Driver: the forwards have changed, and are to be asked for from the first.
+    ForwardsChanged,
 }
 
 #[cfg(test)]
@@ -657,6 +694,12 @@ mod tests {
             (SupervisorRequest::VhostRefused { reason: path() }, line),
             (driver_pong, word),
             (SupervisorRequest::KernelDrops, word),
+            (SupervisorRequest::UserNetworks(Vec::new()), list),
+            (SupervisorRequest::KeepFlows(vec![u32::MAX; 64]), line),
+            (SupervisorRequest::DropFlows(vec![u32::MAX; 64]), line),
+            (SupervisorRequest::NextFlows, word),
+            (SupervisorRequest::NextForwards, word),
+            (SupervisorRequest::NetworkDenied, word),
         ]
     }
 

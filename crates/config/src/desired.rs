@@ -24,6 +24,7 @@ mod references;
 mod settings;
 #[cfg(test)]
 mod tests;
+pub(crate) mod user;
 mod version;
 mod warnings;
 
@@ -54,6 +55,7 @@ pub use port_security::{has_neighbour_suppression, port_security_of, port_securi
 pub use process::{clients_of, iommu_of, socket_type_of};
 pub use reach::{check_reach, reach_of};
 pub use settings::switch_settings;
+pub use user::user_networks;
 pub use version::version;
 pub use warnings::shared_macs;
 pub use warnings::warnings;
@@ -82,7 +84,7 @@ pub fn normalise(state: &mut DesiredState) {
         }
         port_security::normalise(&mut port.port_security);
         match port.kind {
-            PortKind::VhostUser => {}
+            PortKind::VhostUser | PortKind::User => {}
             PortKind::Netmap | PortKind::Memif => process::normalise(port),
             PortKind::Uplink => port.driver = port.driver.or(Some(UplinkDriver::default())),
             PortKind::Tap => {

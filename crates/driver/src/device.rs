@@ -11,9 +11,11 @@ mod interface;
 mod offloads;
 mod packet;
 mod tap;
+mod user;
 mod xdp;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -176,7 +178,11 @@ impl Device {
                 in_namespace(file.as_fd(), || Self::open_here(spec))
             }
         };
-        device.map(|device| device.claimed().observed())
+        device.map(|device| match device.back_end {
+            // It is no interface.
+            BackEnd::User => device,
+            _ => device.claimed().observed(),
+        })
     }
 
     /// With a claim to its interface.
@@ -207,6 +213,7 @@ impl Device {
             }
             Way::Packet => packet::open(spec, control),
             Way::Xdp { copy } => Self::open_xdp(spec, control, copy),
+            Way::User => user::open(spec, control),
         }
     }
 
@@ -241,6 +248,7 @@ impl Device {
         let ready = match (&self.xdp, self.queues.first()) {
             (Some(xdp), _) => xdp.check(&self.interface, &self.control),
             (None, None) => Err(NotReady::Gone),
+            (None, Some(_)) if self.back_end == BackEnd::User => Ok(()),
             (None, Some(queue)) if self.back_end == BackEnd::Tap => tap::check(queue.as_fd()),
             (None, Some(_)) => packet::check(&self.queues, &self.interface),
         };
@@ -256,6 +264,19 @@ impl Device {
     pub fn has_changed(&self) -> bool {
         let xdp = self.xdp.as_ref();
         xdp.is_some_and(|xdp| xdp.has_changed(&self.interface, &self.control))
+    }
+
+    /// Listens for TCP connections at an address, in the namespace of a user port's sockets.
+    ///
+    /// # Errors
+    /// The system's refusal; the device is that of another port.
+    pub fn listen(&self, address: SocketAddr) -> Result<OwnedFd, OpenError> {
+        let namespace = self.queues.first();
+        let namespace = namespace.filter(|_| self.back_end == BackEnd::User);
+        match namespace {
+            Some(namespace) => in_namespace(namespace.as_fd(), || user::listen(address)),
+            None => Err(OpenError::new("no user port")),
+        }
     }
 
     /// Gives the interface another MTU, or the usual one.
@@ -286,7 +307,7 @@ impl Device {
         let set_room = |queue| match self.back_end {
             BackEnd::Tap => tap::set_room(queue, bytes),
             BackEnd::Packet => packet::set_room(queue, bytes.unwrap_or(BACKLOG) as usize),
-            BackEnd::Xdp { .. } | BackEnd::VhostNet => Ok(()),
+            BackEnd::Xdp { .. } | BackEnd::VhostNet | BackEnd::User => Ok(()),
         };
         let set = self.queues.iter().try_for_each(set_room);
         context(set, || format!("the send buffer of {}", self.interface))
@@ -316,7 +337,7 @@ impl Device {
     #[must_use]
     pub fn speed(&self) -> Option<u64> {
         let megabits = match self.back_end {
-            BackEnd::Tap | BackEnd::VhostNet => None,
+            BackEnd::Tap | BackEnd::VhostNet | BackEnd::User => None,
             BackEnd::Packet | BackEnd::Xdp { .. } => self.control.speed(&self.interface).ok()?,
         };
         megabits.map(|megabits| u64::from(megabits) * 1_000_000)
@@ -345,7 +366,7 @@ impl Device {
     pub fn shared(&self) -> Option<String> {
         self.claim.as_ref().filter(|claim| claim.shared)?;
         let outcome = match self.back_end {
-            BackEnd::Tap | BackEnd::VhostNet => "each gets a part of its frames",
+            BackEnd::Tap | BackEnd::VhostNet | BackEnd::User => "each gets a part of its frames",
             BackEnd::Packet => {
                 "both get all its frames, or the other all, if its driver is \"xdp\""
             }
@@ -462,8 +483,11 @@ impl Device {
             claim: None,
             offloads: None,
         };
-        // The claim of the supervisor before has gone with its program.
-        Ok(device.claimed().observed())
+        Ok(match device.back_end {
+            BackEnd::User => device,
+            // The claim of the supervisor before has gone with its program.
+            _ => device.claimed().observed(),
+        })
     }
 }
 
@@ -502,6 +526,7 @@ enum Way {
     Xdp {
         copy: bool,
     },
+    User,
 }
 
 fn choose(spec: &DeviceSpec, control: &Control) -> Result<Way, OpenError> {
@@ -511,6 +536,7 @@ fn choose(spec: &DeviceSpec, control: &Control) -> Result<Way, OpenError> {
         Choice::Packet => Way::Packet,
         Choice::Xdp => Way::Xdp { copy: true },
         Choice::VhostNet => Way::VhostNet,
+        Choice::User => Way::User,
         Choice::Auto if spec.own => Way::Tap,
         Choice::Auto => {
             let driver = control.driver(name);
@@ -567,6 +593,19 @@ fn in_namespace<T: Send>(
         let panicked = |_| Err(OpenError::new("the opening thread panicked"));
         done.join().unwrap_or_else(panicked)
     })
+}
+
+/// Enters a network namespace with this thread, which must be the only one of its process. Where we
+/// are in it already, no right is needed for that.
+///
+/// # Errors
+/// The system's refusal.
+pub(crate) fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    if !is_own(namespace) {
+        let kind = Some(LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(namespace, kind)?;
+    }
+    Ok(())
 }
 
 /// Returns whether a network namespace is this thread's.

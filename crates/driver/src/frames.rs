@@ -110,7 +110,9 @@ impl Interface {
         match back_end {
             BackEnd::Tap => Self::Tap(Tap::new(queue)),
             BackEnd::Packet => Self::Packet(Packets::new(queue)),
-            BackEnd::Xdp { .. } | BackEnd::VhostNet => unreachable!("it uses the shared memory"),
+            BackEnd::Xdp { .. } | BackEnd::VhostNet | BackEnd::User => {
+                unreachable!("it uses the shared memory")
+            }
         }
     }
 

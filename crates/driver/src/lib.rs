@@ -14,6 +14,7 @@
 //!                    queue         driver side of a virtqueue, in a region of shared memory
 //!                    free_buffers  the buffers that the driver owns, in the order of addresses
 //!                    frames        reading and writing the interface, one copy
+//!                  user            in place of both for a user port: sockets instead of an interface
 //!                  restrictions    limits and system call filter, before the first frame
 //! ```
 
@@ -26,6 +27,7 @@ mod region;
 mod restrictions;
 #[cfg(feature = "test-utils")]
 pub mod testing;
+mod user;
 mod vhost;
 mod worker;
 mod xdp;

@@ -1,5 +1,7 @@
 //! The driver process: set up, give up all rights, move frames until something ends it.
 
+mod user_setup;
+
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,27 +9,34 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::driving::{BackEnd, DriverCounters, DriverStart};
+use channel::driving::{BackEnd, DriverCounters, DriverStart, UserForward, UserNetwork};
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
 use front::Front;
 use rustix::event::{PollFd, PollFlags};
+use sys::descriptors::MAX_FDS;
 use sys::{event, wait};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
 use crate::frames::{Coalescer, Interface, VhostNet, Xdp};
 use crate::region::Region;
-use crate::restrictions;
-use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
+use crate::user::{Forward, Inherited, Letter, Orders, Outbox, UserWorker};
+use crate::worker::{Phase, Ring, Worker, WorkerError, WorkerStatus};
 use crate::xdp::SHAPE;
+use crate::{device, restrictions, user};
+use user_setup::{UserSetup, forwards};
 
 type SupervisorLink = Link<SupervisorRequest, SupervisorEvent>;
 
 /// Limit of draining at the end: the port has no driver meanwhile. Frames that are left then are
 /// lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
+/// Most messages about flows that the supervisor has not answered.
+const UNANSWERED_MAX: usize = 4;
+/// Most flows of a message that tells their end.
+const DROPPED_MAX: usize = 64;
 /// Timer slack, in nanoseconds: how much longer a pause may be.
 const TIMER_SLACK: u64 = 1000;
 
@@ -119,6 +128,8 @@ struct Setup {
     or_tap: bool,
     /// The umem of the queues; only with `start.xdp`.
     memory: Option<OwnedFd>,
+    /// Only with [`BackEnd::User`], whose queue is the namespace of its sockets.
+    user: Option<UserSetup>,
 }
 
 /// Descriptors of one queue of the interface.
@@ -156,6 +167,10 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
     if queues.iter().any(|of| of.vhost.is_some() != by_vhost) {
         return Err(bad());
     }
+    let user = match start.back_end {
+        BackEnd::User => Some(user_setup::receive(link)?),
+        _ => None,
+    };
     let mut fds = fds.into_iter();
     let (switch, memory) = (fds.next(), fds.next());
     match switch {
@@ -165,8 +180,40 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
             queues,
             or_tap,
             memory,
+            user,
         })),
         _ => Err(bad()),
+    }
+}
+
+/// The work of a thread.
+enum Work {
+    /// Between an interface and the switch.
+    Frames(Box<Worker>),
+    /// Between sockets and the switch.
+    User(Box<UserWorker>),
+}
+
+impl Work {
+    fn status(&self) -> Arc<WorkerStatus> {
+        match self {
+            Self::Frames(worker) => worker.status(),
+            Self::User(worker) => worker.status(),
+        }
+    }
+
+    fn rings(&self) -> io::Result<[Ring; 2]> {
+        match self {
+            Self::Frames(worker) => worker.rings(),
+            Self::User(worker) => worker.rings(),
+        }
+    }
+
+    fn run(self, notify: impl Fn()) -> Result<(), WorkerError> {
+        match self {
+            Self::Frames(worker) => worker.run(notify),
+            Self::User(worker) => worker.run(notify),
+        }
     }
 }
 
@@ -177,19 +224,78 @@ struct WorkerPool {
     /// Readable when a thread has ended, or has reached its requested phase.
     changed: OwnedFd,
     error: Arc<Mutex<Option<WorkerError>>>,
+    /// Settings for the worker of a user port.
+    orders: Arc<Orders>,
+    mail: Mail,
+    /// Forwards that the supervisor has sent of a new list.
+    forwards: Vec<Forward>,
+}
+
+/// Messages about flows on their way to the supervisor.
+struct Mail {
+    outbox: Arc<Outbox>,
+    /// Messages that it has not answered.
+    unanswered: usize,
+}
+
+impl Mail {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            outbox: Arc::new(Outbox::new()?),
+            unanswered: 0,
+        })
+    }
+
+    /// Sends what may be sent.
+    fn send(&mut self, link: &SupervisorLink) -> io::Result<()> {
+        event::clear(self.outbox.event());
+        while self.unanswered < UNANSWERED_MAX {
+            let letters = self.outbox.take(MAX_FDS, DROPPED_MAX);
+            if letters.is_empty() {
+                break;
+            }
+            let (mut kept, mut sockets, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
+            for letter in letters {
+                match letter {
+                    Letter::Keep(slot, socket) => {
+                        kept.push(slot);
+                        sockets.push(socket);
+                    }
+                    Letter::Drop(slot) => dropped.push(slot),
+                }
+            }
+            let fds: Vec<_> = sockets.iter().map(|socket| socket.as_fd()).collect();
+            let request = if dropped.is_empty() {
+                SupervisorRequest::KeepFlows(kept)
+            } else {
+                SupervisorRequest::DropFlows(dropped)
+            };
+            link.send(&request, &fds)?;
+            self.unanswered += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the supervisor has all of it.
+    fn is_done(&self) -> bool {
+        self.unanswered == 0 && self.outbox.is_empty()
+    }
 }
 
 impl WorkerPool {
     /// Starts a thread for each worker, and returns when they all wait for their start: the start
     /// of a thread needs system calls that the filter forbids.
-    fn spawn(workers: Vec<Worker>) -> io::Result<Self> {
+    fn spawn(workers: Vec<Work>, orders: Arc<Orders>, mail: Mail) -> io::Result<Self> {
         let all_here = Arc::new(Barrier::new(workers.len() + 1));
         let changed = event::create()?;
         let mut pool = Self {
-            workers: workers.iter().map(Worker::status).collect(),
+            workers: workers.iter().map(Work::status).collect(),
             starts: Vec::new(),
             changed,
             error: Arc::default(),
+            orders,
+            mail,
+            forwards: Vec::new(),
         };
         for worker in workers {
             let (start, started) = channel();
@@ -228,6 +334,34 @@ impl WorkerPool {
         Ok(())
     }
 
+    /// Takes the next forwards of a new list, whose end is none.
+    fn take_forwards(
+        &mut self,
+        link: &SupervisorLink,
+        part: Vec<UserForward>,
+        sockets: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        if part.is_empty() {
+            self.orders.put_forwards(std::mem::take(&mut self.forwards));
+            self.wake();
+            return Ok(());
+        }
+        self.forwards.extend(forwards(part, sockets));
+        link.send(&SupervisorRequest::NextForwards, &[])
+    }
+
+    /// Hands other settings to the worker of a user port.
+    fn change(&self, network: UserNetwork) {
+        self.orders.put(network);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        for status in &self.workers {
+            let _ = event::ring(status.wake());
+        }
+    }
+
     fn counters(&self) -> DriverCounters {
         let all = self.workers.iter().map(|status| status.counters());
         all.fold(DriverCounters::default(), |sum, of| sum.plus(&of))
@@ -235,7 +369,7 @@ impl WorkerPool {
 }
 
 fn work(
-    worker: Worker,
+    worker: Work,
     started: &Receiver<()>,
     first_error: &Mutex<Option<WorkerError>>,
     changed: &OwnedFd,
@@ -295,10 +429,12 @@ fn attach(interfaces: &mut Vec<Interface>, or_tap: bool) -> io::Result<Option<io
     }
 }
 
-fn workers(region: &Arc<Region>, interfaces: Vec<Interface>, uso: bool) -> io::Result<Vec<Worker>> {
+fn workers(region: &Arc<Region>, interfaces: Vec<Interface>, uso: bool) -> io::Result<Vec<Work>> {
     let pairs = (0..).zip(interfaces);
-    let workers =
-        pairs.map(|(pair, interface)| Worker::new(region, pair, interface, Coalescer::new(uso)));
+    let workers = pairs.map(|(pair, interface)| {
+        let worker = Worker::new(region, pair, interface, Coalescer::new(uso))?;
+        Ok(Work::Frames(Box::new(worker)))
+    });
     workers.collect()
 }
 
@@ -306,10 +442,19 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     let start = &setup.start;
     link.set_nonblocking()?;
     let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
-    let (region, mut interfaces) = set_up(start, setup.queues, setup.memory)?;
+    let mut queues = setup.queues;
+    if setup.user.is_some() {
+        for namespace in std::mem::take(&mut queues) {
+            device::enter(namespace.queue.as_fd())?;
+        }
+    }
+    let (region, mut interfaces) = set_up(start, queues, setup.memory)?;
     let restricted = place == Place::OwnProcess;
     if restricted {
-        let process = sandbox::Process::Driver(start.port.0);
+        let process = match setup.user {
+            Some(_) => sandbox::Process::UserDriver(start.port.0),
+            None => sandbox::Process::Driver(start.port.0),
+        };
         sandbox::drop_rights(process).map_err(DriverError::Sandbox)?;
     }
     // The kernel's thread has the rights of its owner, and of its limits of processes.
@@ -319,10 +464,28 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
         let reason = refusal.to_string();
         link.send(&SupervisorRequest::VhostRefused { reason }, &[])?;
     }
-    let workers = workers(&region, interfaces, start.uso)?;
-    let rings = workers.iter().map(Worker::rings);
+    let ping = setup.user.as_ref().and_then(|user| user.ping.clone());
+    if setup.user.is_some() && user::is_denied() {
+        link.send(&SupervisorRequest::NetworkDenied, &[])?;
+    }
+    let orders = Arc::new(Orders::default());
+    let mail = Mail::new()?;
+    let workers = match setup.user {
+        Some(user) => {
+            let inherited = Inherited {
+                records: user.records,
+                flows: user.flows,
+                outbox: mail.outbox.clone(),
+            };
+            orders.put_forwards(user.forwards);
+            let worker = UserWorker::new(&region, user.network, orders.clone(), inherited);
+            vec![Work::User(Box::new(worker.map_err(DriverError::Worker)?))]
+        }
+        None => workers(&region, interfaces, start.uso)?,
+    };
+    let rings = workers.iter().map(Work::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
-    let pool = WorkerPool::spawn(workers)?;
+    let mut pool = WorkerPool::spawn(workers, orders, mail)?;
     if restricted {
         restrictions::apply(region.size(), start.queues, back_end).map_err(DriverError::Sandbox)?;
     }
@@ -335,6 +498,9 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     front.settle()?;
     drop(rings);
     pool.start();
+    if let Some(ping) = ping {
+        reply_to_ping(link, &pool, &ping)?;
+    }
     let (port, back_end) = (&start.name, back_end.as_str());
     tracing::info!(port, back_end, queues = start.queues, "driver started");
     if !start.uso && start.xdp.is_none() {
@@ -343,8 +509,8 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
             "no UDP segmentation offload: each datagram is a frame"
         );
     }
-    if serve(link, &front, &pool)? {
-        let ended = drain(&mut front, &pool);
+    if serve(link, &front, &mut pool)? {
+        let ended = drain(link, &mut front, &mut pool);
         if let Err(error) = ended {
             tracing::info!(port, "frames lost at shutdown: {error}");
         }
@@ -353,29 +519,56 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
 }
 
 /// Drains both directions; frames that were not received stay in the interface.
-fn drain(front: &mut Front, pool: &WorkerPool) -> io::Result<()> {
+fn drain(link: &mut SupervisorLink, front: &mut Front, pool: &mut WorkerPool) -> io::Result<()> {
     let until = Instant::now() + DRAIN_TIMEOUT;
     pool.advance(Phase::Drained, until)?;
+    hand_over_flows(link, pool, until)?;
     for pair in (0..).take(pool.workers.len()) {
         front.stop(2 * pair, until)?;
     }
     pool.advance(Phase::Stopped, until)
 }
 
+/// Hands over the flows that the supervisor does not have yet.
+fn hand_over_flows(
+    link: &mut SupervisorLink,
+    pool: &mut WorkerPool,
+    until: Instant,
+) -> io::Result<()> {
+    pool.mail.send(link)?;
+    while !pool.mail.is_done() {
+        if wait::ready(&*link, PollFlags::IN, Some(until))?.is_empty() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if handle_messages(link, pool)? == Some(false) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+    }
+    Ok(())
+}
+
 /// Replies to pings until the connection, the supervisor or a thread ends; `true` if the supervisor
 /// requests the end.
-fn serve(link: &mut SupervisorLink, front: &Front, pool: &WorkerPool) -> Result<bool, DriverError> {
+fn serve(
+    link: &mut SupervisorLink,
+    front: &Front,
+    pool: &mut WorkerPool,
+) -> Result<bool, DriverError> {
     loop {
-        let mut fds = [link.as_fd(), front.as_fd(), pool.changed.as_fd()]
+        let outbox = pool.mail.outbox.event();
+        let mut fds = [link.as_fd(), front.as_fd(), pool.changed.as_fd(), outbox]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         wait::poll(&mut fds, None)?;
-        let [spoken, closed, changed] = fds.map(|fd| !fd.revents().is_empty());
+        let [spoken, closed, changed, mail] = fds.map(|fd| !fd.revents().is_empty());
         if changed && let Some(error) = pool.error.lock().ok().and_then(|mut error| error.take()) {
             return Err(DriverError::Worker(error));
         }
         // The switch sends nothing after the set-up: it has closed the connection, or is not ours.
         if closed {
             return Ok(false);
+        }
+        if mail {
+            pool.mail.send(link)?;
         }
         if spoken && let Some(requested) = handle_messages(link, pool)? {
             return Ok(requested);
@@ -384,21 +577,27 @@ fn serve(link: &mut SupervisorLink, front: &Front, pool: &WorkerPool) -> Result<
 }
 
 /// Handles the supervisor's messages. Returns whether it requested the end, if this is the end.
-fn handle_messages(link: &mut SupervisorLink, pool: &WorkerPool) -> io::Result<Option<bool>> {
+fn handle_messages(link: &mut SupervisorLink, pool: &mut WorkerPool) -> io::Result<Option<bool>> {
     loop {
         match link.recv()? {
-            Received::Message(SupervisorEvent::Ping, _) => {
-                reply_to_ping(link, pool, SupervisorRequest::Pong)?
-            }
-            Received::Message(SupervisorEvent::PingDriver, _) => {
-                reply_to_ping(link, pool, |counters| SupervisorRequest::DriverPong {
-                    counters,
-                    dropped_by_kernel: counters.dropped_by_kernel,
-                })?
+            Received::Message(ping @ (SupervisorEvent::Ping | SupervisorEvent::PingDriver), _) => {
+                reply_to_ping(link, pool, &ping)?
             }
             Received::Nothing => return Ok(None),
             Received::Closed => return Ok(Some(false)),
             Received::Message(SupervisorEvent::Stop, _) => return Ok(Some(true)),
+            Received::Message(SupervisorEvent::UserNetwork(network), _) => pool.change(*network),
+            Received::Message(SupervisorEvent::ForwardsChanged, _) => {
+                pool.forwards.clear();
+                link.send(&SupervisorRequest::NextForwards, &[])?;
+            }
+            Received::Message(SupervisorEvent::Forwards(part), sockets) => {
+                pool.take_forwards(link, part, sockets)?;
+            }
+            Received::Message(SupervisorEvent::FlowsTaken, _) => {
+                pool.mail.unanswered = pool.mail.unanswered.saturating_sub(1);
+                pool.mail.send(link)?;
+            }
             Received::Message(..) => {}
         }
     }
@@ -409,10 +608,19 @@ fn handle_messages(link: &mut SupervisorLink, pool: &WorkerPool) -> io::Result<O
 fn reply_to_ping(
     link: &SupervisorLink,
     pool: &WorkerPool,
-    reply: impl FnOnce(DriverCounters) -> SupervisorRequest,
+    ping: &SupervisorEvent,
 ) -> io::Result<()> {
     if pool.workers.iter().all(|status| status.is_alive()) {
-        link.send(&reply(pool.counters()), &[])?;
+        let counters = pool.counters();
+        let reply = match ping {
+            SupervisorEvent::PingDriver => SupervisorRequest::DriverPong {
+                counters,
+                dropped_by_kernel: counters.dropped_by_kernel,
+            },
+            // A supervisor of a build before.
+            _ => SupervisorRequest::Pong(counters),
+        };
+        link.send(&reply, &[])?;
         pool.workers.iter().for_each(|status| status.ping());
     }
     Ok(())

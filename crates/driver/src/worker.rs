@@ -39,6 +39,7 @@ use crate::frames::{
 use crate::free_buffers::FreeBuffers;
 use crate::queue::{Direction, Fault, Queue};
 use crate::region::{QueuePlace, Region};
+use crate::user::SettingsError;
 use moderation::{Moderation, PAUSE};
 
 /// Interval of retries when the system had no memory, or no room for a frame.
@@ -55,6 +56,8 @@ pub(crate) enum WorkerError {
     Switch(#[from] Fault),
     #[error("a frame of {0} bytes came from the switch")]
     Short(u32),
+    #[error("the network: {0}")]
+    Settings(#[from] SettingsError),
     #[error("{0}")]
     System(#[from] io::Error),
 }
@@ -136,7 +139,7 @@ pub(crate) struct WorkerStatus {
 }
 
 impl WorkerStatus {
-    fn new(reports_drops: bool) -> io::Result<Self> {
+    pub(crate) fn new(reports_drops: bool) -> io::Result<Self> {
         Ok(Self {
             requested: AtomicU8::new(Phase::Running as u8),
             reached: AtomicU8::new(Phase::Running as u8),
@@ -181,8 +184,23 @@ impl WorkerStatus {
         }
     }
 
+    /// Returns the event descriptor that wakes the worker.
+    pub(crate) fn wake(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    /// Returns the requested phase.
+    pub(crate) fn requested(&self) -> Phase {
+        Phase::of(self.requested.load(Ordering::Acquire))
+    }
+
+    /// Notes that the worker has reached a phase.
+    pub(crate) fn reach(&self, phase: Phase) {
+        self.reached.store(phase as u8, Ordering::Release);
+    }
+
     /// Replies to a ping. `true` when there was one.
-    fn pong(&self, counters: &DriverCounters) -> bool {
+    pub(crate) fn pong(&self, counters: &DriverCounters) -> bool {
         let pings = self.pings.load(Ordering::Relaxed);
         let before = self.pongs.swap(pings, Ordering::Relaxed);
         for (shared, value) in self.counters.iter().zip(counters.to_array()) {
@@ -197,14 +215,14 @@ impl WorkerStatus {
 
 /// A queue with its event descriptors.
 #[derive(Debug)]
-struct Side {
-    queue: Queue,
+pub(crate) struct Side {
+    pub(crate) queue: Queue,
     kick: OwnedFd,
-    call: OwnedFd,
+    pub(crate) call: OwnedFd,
 }
 
 impl Side {
-    fn new(region: &Arc<Region>, index: u16, direction: Direction) -> io::Result<Self> {
+    pub(crate) fn new(region: &Arc<Region>, index: u16, direction: Direction) -> io::Result<Self> {
         Ok(Self {
             queue: Queue::new(region.clone(), index, direction),
             kick: event::create()?,
@@ -212,14 +230,14 @@ impl Side {
         })
     }
 
-    fn publish(&mut self) -> io::Result<()> {
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
         if self.queue.publish() {
             event::ring(&self.kick)?;
         }
         Ok(())
     }
 
-    fn ring(&self) -> io::Result<Ring> {
+    pub(crate) fn ring(&self) -> io::Result<Ring> {
         Ok(Ring {
             place: self.queue.place(),
             kick: self.kick.try_clone()?,
@@ -338,7 +356,7 @@ impl Worker {
             self.interface.check().map_err(WorkerError::of_interface)?;
             self.interface.count_drops(&mut self.counters);
         }
-        let requested = Phase::of(self.status.requested.load(Ordering::Acquire));
+        let requested = self.status.requested();
         let received = match requested {
             Phase::Running => self.receive()?,
             _ => self.complete()?,
@@ -351,9 +369,7 @@ impl Worker {
             && !self.status.has_reached(requested)
             && self.satisfies(requested)
         {
-            self.status
-                .reached
-                .store(requested as u8, Ordering::Release);
+            self.status.reach(requested);
             return Ok(true);
         }
         if self.moderation.end_burst()

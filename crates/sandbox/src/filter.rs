@@ -16,9 +16,8 @@ enum Verdict {
     Allow,
     /// Allowed unless its third argument, a protection, is executable.
     AllowData,
-    /// Allowed if its second argument, a request or command, is one of these; else it fails with
-    /// `EPERM`.
-    AllowRequests(&'static [u32]),
+    /// Allowed if the argument at this offset is one of these; else it fails with `EPERM`.
+    AllowValues(u32, &'static [u32]),
     /// Fails with an error; the caller continues without it.
     Refuse,
 }
@@ -63,7 +62,16 @@ pub const fn memory(number: c_long, _reason: &'static str) -> Allowed {
 pub const fn requests(number: c_long, allowed: &'static [u32], _reason: &'static str) -> Allowed {
     Allowed {
         number,
-        verdict: Verdict::AllowRequests(allowed),
+        verdict: Verdict::AllowValues(SECOND_ARGUMENT_AT, allowed),
+    }
+}
+
+/// Allows socket(2) with these address families only. Any other fails with `EPERM`.
+#[must_use]
+pub const fn sockets(families: &'static [u32], _reason: &'static str) -> Allowed {
+    Allowed {
+        number: libc::SYS_socket,
+        verdict: Verdict::AllowValues(FIRST_ARGUMENT_AT, families),
     }
 }
 
@@ -132,6 +140,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 /// Offsets in `struct seccomp_data`: the low halves on a little-endian machine.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
+const FIRST_ARGUMENT_AT: u32 = 16;
 const SECOND_ARGUMENT_AT: u32 = 16 + 8;
 const THIRD_ARGUMENT_AT: u32 = 16 + 2 * 8;
 /// The first call that did not exist when the lists were written (`mseal` is 462), the same on all
@@ -184,9 +193,9 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
                 allow,
             ]),
             // The kernel, too, reads the lower half only.
-            Verdict::AllowRequests(allowed) => {
+            Verdict::AllowValues(at, allowed) => {
                 let count = allowed.len() as u8;
-                program.extend([jump(EQUAL, number, 0, count + 3), load(SECOND_ARGUMENT_AT)]);
+                program.extend([jump(EQUAL, number, 0, count + 3), load(at)]);
                 let left = (0..count).rev().map(|left| left + 1);
                 let each = allowed.iter().zip(left);
                 program.extend(each.map(|(request, to)| jump(EQUAL, *request, to, 0)));
@@ -266,8 +275,10 @@ mod tests {
         memory(libc::SYS_mprotect, ""),
         refused(libc::SYS_openat, ""),
         requests(libc::SYS_ioctl, REQUESTS, ""),
+        sockets(FAMILIES, ""),
         call(libc::SYS_exit_group, ""),
     ];
+    const FAMILIES: &[u32] = &[REQUESTS[0], libc::AF_INET as u32];
     const REQUESTS: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
     /// Runs the program as the kernel would; returns its verdict.
@@ -295,7 +306,8 @@ mod tests {
                     register = match k {
                         NUMBER_AT => number,
                         ARCHITECTURE_AT => architecture,
-                        SECOND_ARGUMENT_AT => second,
+                        // The tests have socket(2) with its family as the second argument, too.
+                        FIRST_ARGUMENT_AT | SECOND_ARGUMENT_AT => second,
                         THIRD_ARGUMENT_AT => third,
                         other => panic!("no field at {other}"),
                     };
@@ -373,6 +385,12 @@ mod tests {
         }
         for request in [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSCTTY, 0] {
             assert_eq!(ioctl(request as u32), refused, "{request:#x}");
+        }
+        let socket =
+            |family: i32| run_with(ARCHITECTURE, libc::SYS_socket as u32, [family as u32, 0]);
+        assert_eq!(socket(libc::AF_INET), libc::SECCOMP_RET_ALLOW);
+        for family in [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET] {
+            assert_eq!(socket(family), refused, "family {family}");
         }
         // The following entries of the list are not affected.
         let end = run_with(ARCHITECTURE, libc::SYS_exit_group as u32, [0, 0]);

@@ -1,5 +1,6 @@
 //! Landlock (Linux, `Documentation/userspace-api/landlock.rst`): no path can be opened, no TCP port
-//! bound or connected to, no outside process signalled.
+//! bound or connected to, no outside process signalled. A process whose work is to connect may
+//! connect, and still bind no TCP port.
 
 use std::io;
 
@@ -20,17 +21,19 @@ const VERSION: u32 = 1;
 /// IOCTL_DEV.
 const FS_BITS: [u32; 5] = [13, 14, 15, 15, 16];
 /// `LANDLOCK_ACCESS_NET_BIND_TCP` and `_CONNECT_TCP`, from version 4.
-const NET: u64 = 3;
+const BIND: u64 = 1;
+const CONNECT: u64 = 2;
 /// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` and `_SIGNAL`, from version 6.
 const SCOPED: u64 = 3;
 
 /// Returns the rule set that a kernel of this version (at least 1) supports, and the size of its
-/// structure.
-fn ruleset(version: usize) -> (Ruleset, usize) {
+/// structure. `connects`: TCP connections are not forbidden.
+fn ruleset(version: usize, connects: bool) -> (Ruleset, usize) {
+    let net = if connects { BIND } else { BIND | CONNECT };
     let bits = FS_BITS[version.clamp(1, FS_BITS.len()) - 1];
     let rules = Ruleset {
         fs: (1 << bits) - 1,
-        net: if version >= 4 { NET } else { 0 },
+        net: if version >= 4 { net } else { 0 },
         scoped: if version >= 6 { SCOPED } else { 0 },
     };
     let size = match version {
@@ -41,12 +44,12 @@ fn ruleset(version: usize) -> (Ruleset, usize) {
     (rules, size)
 }
 
-/// Forbids this thread, and all that it starts, everything that Landlock covers. A kernel without
-/// Landlock is logged.
+/// Forbids this thread, and all that it starts, everything that Landlock covers, but for TCP
+/// connections if it `connects`. A kernel without Landlock is logged.
 ///
 /// # Errors
 /// The kernel has Landlock and refuses.
-pub(super) fn deny_all() -> io::Result<()> {
+pub(super) fn deny_all(connects: bool) -> io::Result<()> {
     // SAFETY: with this flag the kernel reads no structure.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0usize, 0usize, VERSION) };
@@ -55,7 +58,7 @@ pub(super) fn deny_all() -> io::Result<()> {
         tracing::info!("no Landlock: {error}");
         return Ok(());
     };
-    let (rules, size) = ruleset(version);
+    let (rules, size) = ruleset(version, connects);
     // SAFETY: the kernel reads `size` bytes of the structure, which is at least as long.
     let set =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0) };
@@ -80,10 +83,11 @@ mod tests {
     #[test]
     fn each_kernel_is_asked_for_what_it_knows() {
         let rules = |fs, net, scoped| Ruleset { fs, net, scoped };
-        assert_eq!(ruleset(1), (rules(0x1fff, 0, 0), 8));
-        assert_eq!(ruleset(3), (rules(0x7fff, 0, 0), 8));
-        assert_eq!(ruleset(4), (rules(0x7fff, 3, 0), 16));
-        assert_eq!(ruleset(5), (rules(0xffff, 3, 0), 16));
-        assert_eq!(ruleset(7), (rules(0xffff, 3, 3), 24));
+        assert_eq!(ruleset(1, false), (rules(0x1fff, 0, 0), 8));
+        assert_eq!(ruleset(3, false), (rules(0x7fff, 0, 0), 8));
+        assert_eq!(ruleset(4, false), (rules(0x7fff, 3, 0), 16));
+        assert_eq!(ruleset(5, false), (rules(0xffff, 3, 0), 16));
+        assert_eq!(ruleset(7, false), (rules(0xffff, 3, 3), 24));
+        assert_eq!(ruleset(7, true), (rules(0xffff, 1, 3), 24));
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | identity | a user and group id of its own, no groups | not root, or root of a user namespace without such ids: it keeps the supervisor's |
 //! | capabilities | none in any set, none can be gained again (`no_new_privs`) | - |
-//! | namespaces | empty network, IPC and UTS namespaces | without `CAP_SYS_ADMIN` |
+//! | namespaces | empty network, IPC and UTS namespaces; the driver of a user port keeps the network | without `CAP_SYS_ADMIN` |
 //! | files | Landlock without a single rule: no path can be opened | a kernel without Landlock |
 //! | limits | no core file, no locked memory, no priority above that of every thread: `CLOSED_TO_ALL` | - |
 //! | system calls | a list, each with its reason: [`filter`] | - |
@@ -51,6 +51,8 @@ pub enum Process {
     Control,
     /// The driver of the port with this number.
     Driver(u32),
+    /// The driver of the user port with this number: its sockets are its work.
+    UserDriver(u32),
 }
 
 impl Process {
@@ -60,8 +62,13 @@ impl Process {
         match self {
             Self::Switch => SWITCH,
             Self::Control => CONTROL,
-            Self::Driver(port) => DRIVERS + port,
+            Self::Driver(port) | Self::UserDriver(port) => DRIVERS + port,
         }
+    }
+
+    /// Returns whether it works with sockets of its network namespace.
+    fn has_network(self) -> bool {
+        matches!(self, Self::UserDriver(_))
     }
 }
 
@@ -76,12 +83,12 @@ pub fn drop_rights(process: Process) -> io::Result<()> {
         allow_ordinary_priority();
     }
     if rustix::process::geteuid().is_root() {
-        leave_namespaces();
+        leave_namespaces(process.has_network());
         if let Err(error) = change_identity(process) {
             tracing::warn!("no user id of its own: {error}");
         }
     }
-    landlock::deny_all()?;
+    landlock::deny_all(process.has_network())?;
     let none = CapabilitySet::empty();
     let none = CapabilitySets {
         effective: none,
@@ -154,14 +161,15 @@ pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
 }
 
 /// Enters an empty network namespace, without System V IPC and host name. Descriptors of an
-/// interface keep their namespace.
-fn leave_namespaces() {
+/// interface keep their namespace. `has_network`: the network namespace stays.
+fn leave_namespaces(has_network: bool) {
     let mut kept = Vec::new();
-    for (flag, what) in [
+    let all = [
         (UnshareFlags::NEWNET, "network"),
         (UnshareFlags::NEWIPC, "IPC"),
         (UnshareFlags::NEWUTS, "UTS"),
-    ] {
+    ];
+    for (flag, what) in all.into_iter().skip(usize::from(has_network)) {
         // SAFETY: none of these flags is `FILES`; the process still has one thread.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(flag) } {
             kept.push(format!("{what}: {error}"));

@@ -16,6 +16,7 @@
 //! The supervisor never waits for messages of a driver, and only a bounded time for its death.
 
 mod driver;
+mod resolvers;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use api::v1::Event;
-use channel::driving::{self, Calls, DriverSpec, DriverState};
+use channel::driving::{self, Calls, DriverSpec, DriverState, UserNetwork};
 use channel::supervision::{ProcessInfo, SupervisorEvent};
 use port::PortId;
 
@@ -32,9 +33,10 @@ use super::Reply;
 use super::binaries::Binaries;
 use super::child::Child;
 use super::groups::DriverGroups;
-use super::replace::{IncomingFds, OutgoingFds, PassedDriver};
+use super::replace::{IncomingFds, OutgoingFds, PassedDriver, PassedFlows, PassedUsers};
 pub(super) use driver::Renewed;
 use driver::{Dial, Driver, History};
+use resolvers::HostResolvers;
 
 /// Time in which processes must end when Lasthop stops: 1 second.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -56,6 +58,9 @@ pub(super) struct Drivers {
     groups: DriverGroups,
     /// Counters of removed drivers by the names of their ports, for those that replace them.
     histories: Vec<(String, History)>,
+    /// Networks of user ports by the names of their ports.
+    networks: Vec<(String, UserNetwork)>,
+    resolvers: HostResolvers,
 }
 
 impl Drivers {
@@ -73,7 +78,25 @@ impl Drivers {
                 driver.inherit(history);
             }
         }
+        self.distribute_networks();
         done
+    }
+
+    /// Sets the networks of user ports, by the names of ports. Those of ports that are there take
+    /// effect at once; a process whose addresses change is replaced.
+    pub(super) fn set_networks(&mut self, networks: Vec<(String, UserNetwork)>) {
+        self.networks = networks;
+        self.distribute_networks();
+    }
+
+    fn distribute_networks(&mut self) {
+        let mut stopped = Vec::new();
+        for driver in &mut self.all {
+            let mut networks = self.networks.iter();
+            let network = networks.find(|(name, _)| *name == driver.spec.name);
+            stopped.extend(driver.set_network(network.map(|(_, network)| network.clone())));
+        }
+        self.end(stopped, STOP_TIMEOUT);
     }
 
     fn replace(&mut self, specs: Vec<DriverSpec>) -> Result<(), InterfaceError> {
@@ -164,6 +187,34 @@ impl Drivers {
         Ok(drivers)
     }
 
+    /// Returns the user ports for the next supervisor.
+    pub(super) fn pass_users<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedUsers {
+        let all = self.all.iter();
+        let flows = all.filter_map(|driver| driver.pass_flows(outgoing));
+        PassedUsers {
+            flows: flows.collect(),
+            networks: self.networks.clone(),
+        }
+    }
+
+    /// Takes kept flows from the previous supervisor's record.
+    ///
+    /// # Errors
+    /// A descriptor is missing.
+    pub(super) fn take_flows(
+        &mut self,
+        from: Vec<PassedFlows>,
+        fds: &mut IncomingFds,
+    ) -> Result<(), String> {
+        for flows in from {
+            let mut all = self.all.iter_mut();
+            if let Some(driver) = all.find(|driver| driver.spec.name == flows.port) {
+                driver.take_flows(flows, fds)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes drivers. Their interfaces are free when this returns, unless a process does not die.
     fn remove(&mut self, which: impl FnMut(&mut Driver) -> bool) {
         let mut removed: Vec<Driver> = self.all.extract_if(.., which).collect();
@@ -211,6 +262,11 @@ impl Drivers {
     /// Polls all drivers and returns answers for the switch.
     pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Reply> {
         self.dying.retain_mut(|child| child.has_died().is_none());
+        if !self.networks.is_empty() {
+            let resolvers = self.resolvers.get(Instant::now());
+            let all = self.all.iter_mut();
+            all.for_each(|driver| driver.follow_network(resolvers));
+        }
         let groups = &mut self.groups;
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();

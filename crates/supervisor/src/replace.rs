@@ -52,9 +52,9 @@ use super::upgrade::Upgrade;
 use super::{Home, Pair, Setup, Supervisor};
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
-    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedGuests,
-    PassedPair, PassedProcess, PassedSession, PassedSessions, PassedSetup, PassedSockets,
-    PassedUpgrade, Record,
+    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedFlows,
+    PassedGuests, PassedPair, PassedProcess, PassedSession, PassedSessions, PassedSetup,
+    PassedSockets, PassedUpgrade, PassedUsers, Record,
 };
 
 /// Environment variable for a supervisor that replaces another: the number of the record's
@@ -114,6 +114,7 @@ impl Supervisor {
             },
             version: upgrade.map(Upgrade::record_version).unwrap_or_default(),
             guests: Some(self.guests.pass(outgoing)),
+            users: self.drivers.pass_users(outgoing),
         };
         record.fds = outgoing.numbers();
         // A rollback must be tried anyway: there is no alternative.
@@ -315,7 +316,8 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     }
     let switch = Child::take(Kind::Switch, record.pair.switch, &mut fds)?;
     let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
-    let drivers = Drivers::take(record.drivers, &mut fds)?;
+    let mut drivers = Drivers::take(record.drivers, &mut fds)?;
+    drivers.take_flows(record.users.flows, &mut fds)?;
     let guests = record.guests.map(|guests| Guests::take(guests, &mut fds));
     let guests = guests.transpose()?.unwrap_or_default();
     let CommandLineFiles { own, new } = record.command_line;
@@ -326,6 +328,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         .transpose()?;
     // A rollback is not possible any longer, and nothing can fail.
     fds.close_originals();
+    drivers.set_networks(record.users.networks);
     let runtime_dir = PathBuf::from(record.runtime_dir);
     let paths = Paths::in_dirs(&runtime_dir, record.sockets.dirs);
     let now = Instant::now();

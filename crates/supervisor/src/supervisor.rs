@@ -339,6 +339,10 @@ impl Supervisor {
                 self.drivers.set_cpu_weights(weights);
                 return None;
             }
+            SupervisorRequest::UserNetworks(networks) => {
+                self.drivers.set_networks(networks);
+                return None;
+            }
             SupervisorRequest::Heartbeat => {
                 // A reply without a ping is harmless.
                 let _ = self.child(process)?.on_heartbeat_reply();
@@ -375,7 +379,12 @@ impl Supervisor {
             | SupervisorRequest::Pong(_)
             | SupervisorRequest::DriverPong { .. }
             | SupervisorRequest::DriverEnds { .. }
-            | SupervisorRequest::VhostRefused { .. } => return None,
+            | SupervisorRequest::VhostRefused { .. }
+            | SupervisorRequest::KeepFlows(_)
+            | SupervisorRequest::DropFlows(_)
+            | SupervisorRequest::NextFlows
+            | SupervisorRequest::NextForwards
+            | SupervisorRequest::NetworkDenied => return None,
         };
         let socket = None;
         Some(Reply { event, socket })

@@ -13,6 +13,7 @@ mod port_security;
 mod qos;
 mod secret;
 mod switch;
+mod user;
 
 use std::sync::Arc;
 
@@ -42,6 +43,7 @@ pub use self::qos::{
 };
 pub use self::secret::Secret;
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
+pub use self::user::{ForwardSpec, USER_NETWORK, UserSpec};
 
 objects!(DesiredState, SegmentSpec, SegmentPatch);
 

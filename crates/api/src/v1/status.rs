@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::{
     AdminState, EgressStatus, GuestStates, Iommu, LimitsSpec, MirrorDirection, MirrorSpec,
     MirrorStats, Poll, PortKind, PortQosSpec, PortSecurityStatus, PortSpec, PortStats, Role,
-    Traffic, UplinkDriver, Work,
+    Traffic, UplinkDriver, UserSpec, Work,
 };
 use crate::v1::words::words;
 
@@ -416,7 +416,10 @@ pub struct PortStatus {
     pub address: Option<String>,
     /// The network namespace of the interface.
     pub netns: Option<String>,
-    /// The driver process of an uplink or a TAP port.
+    /// The network of a user port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_network: Option<UserSpec>,
+    /// The driver process of an uplink, TAP or user port.
     pub driver_process: Option<DriverStatus>,
     /// Queue pairs that carry frames now.
     pub queue_pairs: u16,
@@ -592,6 +595,7 @@ impl PortStatus {
             interface: spec.interface.clone(),
             address: spec.address.clone(),
             netns: spec.netns.clone(),
+            user_network: spec.user_network(),
             driver_process: None,
             queue_pairs: 0,
             ring: None,

@@ -16,7 +16,7 @@ use super::device::{device, place_of_interface};
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
 use super::port_security;
-use super::{fdb, limits, mirrors, owner, pipes, process, qos};
+use super::{fdb, limits, mirrors, owner, pipes, process, qos, user};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -59,8 +59,8 @@ pub(crate) fn quoted(text: &str) -> String {
 /// are not tried.
 ///
 /// # Errors
-/// The first error, in the order switch, segments, ports, pipes, scheduled ports, mirrors, static
-/// entries.
+/// The first error, in the order switch, segments, ports, pipes, user ports, scheduled ports,
+/// mirrors, static entries.
 pub fn check(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
     name(At(Place::Switch, "name"), &state.switch.name)?;
     if let Workers::Count(count) = state.switch.workers {
@@ -73,6 +73,7 @@ pub fn check(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
     segments(&state.segments)?;
     metrics(state, runtime_dir)?;
     ports(state, runtime_dir)?;
+    user::check(state)?;
     qos::check(state)?;
     mirrors::check(state)?;
     fdb::check(state)
@@ -234,7 +235,7 @@ fn ports(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
         device(place, port)?;
         owner::check(place, port)?;
         process::check(place, port)?;
-        if !port.kind.has_interface() {
+        if !port.kind.has_driver() {
             let at = At(place, "socket");
             let path = process::socket_of(port);
             // A document without the key has an empty socket here.

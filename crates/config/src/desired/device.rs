@@ -16,7 +16,7 @@ const INTERFACE_MAX: usize = 15;
 /// Returns whether Lasthop listens on a socket for this port.
 #[must_use]
 pub fn listens(port: &PortSpec) -> bool {
-    !port.kind.has_interface() && port.role == Role::Server
+    !port.kind.has_driver() && port.role == Role::Server
 }
 
 /// Returns whether Lasthop connects to a VMM's socket for this port.
@@ -25,13 +25,14 @@ pub fn dials(port: &PortSpec) -> bool {
     port.kind == PortKind::VhostUser && port.role == Role::Client
 }
 
-/// Returns the driver that a checked port needs; `None` for a port without an interface.
+/// Returns the driver that a checked port needs; `None` for a port without one.
 #[must_use]
 pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
     let own = match port.kind {
         PortKind::VhostUser | PortKind::Netmap | PortKind::Memif => return None,
         PortKind::Uplink => false,
         PortKind::Tap => true,
+        PortKind::User => return Some(user_driver_of(port, id)),
     };
     let choice = match port.driver.unwrap_or_default() {
         UplinkDriver::Auto => Choice::Auto,
@@ -58,6 +59,26 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
     })
 }
 
+/// Returns the driver of a user port. It has no interface: the name is one that none can have.
+fn user_driver_of(port: &PortSpec, id: PortId) -> DriverSpec {
+    let device = DeviceSpec {
+        choice: Choice::User,
+        own: true,
+        interface: format!("user:{}", port.name),
+        netns: port.netns.clone(),
+        address: None,
+        // Those of its network, which is sent for itself.
+        mac: None,
+        mtu: None,
+        queues: port.queues,
+    };
+    DriverSpec {
+        port: id,
+        name: port.name.clone(),
+        device,
+    }
+}
+
 /// Returns the interface's name; the port's by default.
 fn interface_of(port: &PortSpec) -> &str {
     port.interface.as_deref().unwrap_or(&port.name)
@@ -76,6 +97,9 @@ fn parse_address(text: &str) -> Option<(IpAddr, u8)> {
 /// Checks the keys about interfaces, and refuses keys that ports of this kind do not have.
 pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     foreign_keys(place, port)?;
+    if port.kind == PortKind::User {
+        return netns(place, port);
+    }
     if !port.kind.has_interface() {
         return Ok(());
     }
@@ -90,6 +114,11 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     {
         return Err(At(place, "address").wrong(expect::ADDRESS, quoted(address)));
     }
+    netns(place, port)
+}
+
+/// Checks the network namespace.
+fn netns(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     match port.netns.as_deref() {
         Some(netns)
             if netns.is_empty()
@@ -105,12 +134,16 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 /// Returns whether ports of a kind may have a key.
 pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
     match key {
-        "socket" | "user" | "group" | "mode" | "peer_user" => !kind.has_interface(),
+        "socket" | "user" | "group" | "mode" | "peer_user" => !kind.has_driver(),
         "role" | "vcpu_threads" | "iommu" => kind == PortKind::VhostUser,
         "slots" | "pipes" => kind == PortKind::Netmap,
         "id" | "secret" => kind == PortKind::Memif,
         "address" => kind == PortKind::Tap,
-        "interface" | "netns" | "driver" | "cpu_weight" => kind.has_interface(),
+        "interface" | "driver" => kind.has_interface(),
+        "netns" | "cpu_weight" => kind.has_driver(),
+        "network" | "network6" | "dns" | "host" | "deny" | "allow" | "forward" => {
+            kind == PortKind::User
+        }
         "mac" => kind != PortKind::Uplink,
         _ => true,
     }
@@ -143,6 +176,13 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         ("pipes", port.pipes.then_some("true")),
         ("id", id.as_deref()),
         ("secret", port.secret.as_ref().map(|_| Secret::HIDDEN)),
+        ("network", port.network.as_deref()),
+        ("network6", port.network6.as_deref()),
+        ("dns", port.dns.as_deref()),
+        ("host", listed(&port.host)),
+        ("deny", listed(&port.deny)),
+        ("allow", listed(&port.allow)),
+        ("forward", port.forward.first().map(|of| of.listen.as_str())),
     ] {
         if let Some(value) = value.filter(|_| !may_have(port.kind, key)) {
             let expected = format!("no {key} with kind \"{}\"", port.kind.as_str());
@@ -150,6 +190,12 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         }
     }
     Ok(())
+}
+
+/// Returns an element of a list that is there, to be shown.
+fn listed(list: &Option<Vec<String>>) -> Option<&str> {
+    let list = list.as_ref()?;
+    Some(list.first().map_or("[]", String::as_str))
 }
 
 /// Checks that an uplink has an interface, and that the name is valid for Linux.

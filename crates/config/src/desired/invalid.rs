@@ -23,7 +23,8 @@ pub(crate) mod expect {
     pub(crate) const LISTEN: &str = "an address of this host itself with a port like \
                                      \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
-    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\", \"tap\", \"netmap\" or \"memif\"";
+    pub(crate) const KIND: &str =
+        "\"vhost-user\", \"uplink\", \"tap\", \"netmap\", \"memif\" or \"user\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\", \"vhost-net\" or \"auto\"";
     pub(crate) const TAP_DRIVER: &str = "\"tap\", \"vhost-net\" or \"auto\" with kind \"tap\"";
     pub(crate) const INTERFACE: &str =
@@ -119,6 +120,8 @@ pub enum Place {
     Egress(usize),
     /// Settings of the port with this index as a sender.
     Qos(usize),
+    /// The forward with the second index of the user port with the first.
+    Forward(usize, usize),
 }
 
 /// One of a port's limits.
@@ -175,6 +178,7 @@ impl Place {
             Self::QosGroup(_) => ("qos_groups[]", "qos_group"),
             Self::Egress(_) => ("ports[].egress", "port.egress"),
             Self::Qos(_) => ("ports[].qos", "port.qos"),
+            Self::Forward(..) => ("ports[].forward[]", "port.forward"),
         }
     }
 
@@ -184,7 +188,7 @@ impl Place {
             Self::Top | Self::Switch | Self::Coalescing | Self::Helpers | Self::Metrics => {
                 Vec::new()
             }
-            Self::Rule(list, at) => vec![list, at],
+            Self::Rule(outer, at) | Self::Forward(outer, at) => vec![outer, at],
             Self::Segment(at)
             | Self::Port(at)
             | Self::AddressSet(at)
@@ -272,7 +276,11 @@ impl Invalid {
     /// Returns the problem for a request about the one object that is wrong.
     pub fn to_problem(&self) -> Problem {
         let field = match self.place {
-            Place::Limits(_) | Place::Bound(..) | Place::Egress(_) | Place::Qos(_) => {
+            Place::Limits(_)
+            | Place::Bound(..)
+            | Place::Egress(_)
+            | Place::Qos(_)
+            | Place::Forward(..) => {
                 let key = self.place.key(self.key);
                 key.trim_start_matches("port.").to_owned()
             }

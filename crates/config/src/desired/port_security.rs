@@ -69,7 +69,7 @@ pub(super) fn normalise(port_security: &mut PortSecuritySpec) {
 /// Returns port security of a checked port, with defaults filled in.
 #[must_use]
 pub fn port_security_of(port: &PortSpec) -> PortSecurity {
-    let guest = !port.kind.has_interface();
+    let guest = !port.kind.has_driver();
     let spec = &port.port_security;
     let own = port.mac.as_deref().and_then(parse_mac);
     PortSecurity {
@@ -161,7 +161,7 @@ mod tests {
         };
         let own = Macs::Only(vec![[0x52, 0x54, 0, 0, 0, 1]]);
         assert_eq!(port_security_of(&known).macs, own);
-        for kind in [PortKind::Uplink, PortKind::Tap] {
+        for kind in [PortKind::Uplink, PortKind::Tap, PortKind::User] {
             let mut port = PortSpec::new("up", kind);
             assert!(port_security_of(&port).is_open());
             port.port_security.router = Some(false);

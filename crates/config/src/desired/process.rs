@@ -71,7 +71,9 @@ pub fn socket_type_of(port: &PortSpec) -> SocketType {
 pub fn iommu_of(port: &PortSpec) -> Iommu {
     match port.kind {
         PortKind::VhostUser => port.iommu,
-        PortKind::Uplink | PortKind::Tap | PortKind::Netmap | PortKind::Memif => Iommu::Off,
+        PortKind::Uplink | PortKind::Tap | PortKind::Netmap | PortKind::Memif | PortKind::User => {
+            Iommu::Off
+        }
     }
 }
 
@@ -86,6 +88,8 @@ pub fn clients_of(port: &PortSpec) -> Clients {
             id: port.id.unwrap_or_default(),
             secret: port.secret.clone(),
         },
-        PortKind::VhostUser | PortKind::Uplink | PortKind::Tap => Clients::VhostUser,
+        PortKind::VhostUser | PortKind::Uplink | PortKind::Tap | PortKind::User => {
+            Clients::VhostUser
+        }
     }
 }

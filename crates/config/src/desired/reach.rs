@@ -57,7 +57,7 @@ fn sockets(state: &DesiredState) -> impl Iterator<Item = (At, &str)> {
         _ => None,
     };
     let ports = (state.ports.iter().enumerate())
-        .filter(|(_, port)| !port.kind.has_interface())
+        .filter(|(_, port)| !port.kind.has_driver())
         .map(|(i, port)| (At(Place::Port(i), "socket"), port.socket.as_str()));
     let pipes = state.pipes.iter().enumerate();
     let pipes = pipes.map(|(i, pipe)| (At(Place::Pipe(i), "socket"), pipe.socket.as_str()));

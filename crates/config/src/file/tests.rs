@@ -266,7 +266,7 @@ fn keys() {
           | 1: segment.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
           .. no such key
         \n[[port]]\nname = "a"\nsocket = "a"\n
-          | 2: port.kind: expected "vhost-user", "uplink", "tap", "netmap" or "memif", found no such key
+          | 2: port.kind: expected "vhost-user", "uplink", "tap", "netmap", "memif" or "user", found no such key
         \n\n[[port]]\nname = "a"\nkind = "vhost-user"\n
           | 3: port.socket: expected the path of a socket, found no such key
     "#,
@@ -466,7 +466,7 @@ fn ports() {
           | 6: port.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
           .. ".."
         [[port]]\nname = "vm2"\nkind = "veth"\nsocket = "b"
-          | 7: port.kind: expected "vhost-user", "uplink", "tap", "netmap" or "memif", found "veth"
+          | 7: port.kind: expected "vhost-user", "uplink", "tap", "netmap", "memif" or "user", found "veth"
     "#,
     );
 }

@@ -34,7 +34,7 @@ pub(super) use target::Target;
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
     let (socket, role) = match (spec.kind, spec.role) {
         // The switch connects, and the supervisor connects a driver to the other side.
-        (PortKind::Uplink | PortKind::Tap, _) => {
+        (PortKind::Uplink | PortKind::Tap | PortKind::User, _) => {
             (driving::address(&spec.name), switching::Role::Client)
         }
         (PortKind::VhostUser, Role::Client) => (spec.socket.clone(), switching::Role::Client),

@@ -81,6 +81,8 @@ pub(super) struct Ports {
     pub(super) limits: BTreeMap<PortId, Limits>,
     /// Scheduling of the ports.
     pub(super) qos: Qos,
+    /// The supervisor has networks of user ports.
+    pub(super) has_networks: bool,
     /// The bytes that may wait in some interface are bounded.
     pub(super) has_rooms: bool,
     /// The CPU weights of drivers that were sent last, by the names of ports.

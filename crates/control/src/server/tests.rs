@@ -374,7 +374,7 @@ async fn wrong_requests_get_problems() {
         POST | /v1/ports | {} | 422 | name | -, found no such key
         POST | /v1/ports | VM1 | 409 | name | "vm1" a second time
         POST | /v1/ports | {"name":"a","kind":"veth","socket":"a"} | 422 | kind
-          | expected "vhost-user", "uplink", "tap", "netmap" or "memif", found "veth"
+          | expected "vhost-user", "uplink", "tap", "netmap", "memif" or "user", found "veth"
         POST | /v1/ports | {"name":"a","kind":"vhost-user","socket":"a","queues":65} | 422 | queues
           | expected an integer from 1 to 64, found 65
         POST | /v1/ports | {"name":"a","kind":"vhost-user"} | 422 | socket

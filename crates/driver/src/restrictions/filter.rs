@@ -1,12 +1,12 @@
 //! The system calls that a driver may make once it is set up; any other ends it.
 //!
 //! There is no call here that opens, creates, connects, starts, signals or traces anything, changes
-//! a descriptor's settings, or reads a file's name. A driver never gets more than it has when the
-//! list comes into force. A panic prints its message and then ends the process by a call that is
-//! not on the list, which is as good an end as any.
+//! a descriptor's settings, or reads a file's name, but for the sockets of user ports. Every other
+//! driver never gets more than it has when the list comes into force. A panic prints its message
+//! and then ends the process by a call that is not on the list, which is as good an end as any.
 
 use channel::driving::BackEnd;
-use sandbox::filter::{Allowed, call, memory, requests};
+use sandbox::filter::{Allowed, call, memory, requests, sockets};
 
 use crate::vhost;
 
@@ -18,6 +18,7 @@ pub(crate) fn list(back_end: BackEnd) -> Vec<Allowed> {
         BackEnd::Packet => PACKET,
         BackEnd::Xdp { .. } => XDP,
         BackEnd::VhostNet => VHOST_NET,
+        BackEnd::User => USER,
     };
     [own, LIST].concat()
 }
@@ -44,6 +45,25 @@ const VHOST_NET: &[Allowed] = &[requests(
     vhost::AT_WORK,
     "the device is to take no more frames of the interface",
 )];
+
+/// System calls that only the sockets of user ports need.
+#[rustfmt::skip]
+const USER: &[Allowed] = &[
+    call(libc::SYS_sendto, "bytes of guests"),
+    requests(libc::SYS_ioctl, &[libc::TIOCOUTQ as u32], "bytes that the peer has not acknowledged"),
+    call(libc::SYS_getsockopt, "errors of connections, and the size of their buffers"),
+    sockets(&[libc::AF_INET as u32, libc::AF_INET6 as u32], "sockets of flows"),
+    call(libc::SYS_accept4, "connections of forwards"),
+    call(libc::SYS_connect, "the same; finding the host's own addresses"),
+    requests(libc::SYS_setsockopt, OPTIONS, "the place from which bytes are peeked, resets"),
+    call(libc::SYS_shutdown, "a guest has closed its half of a connection"),
+    call(libc::SYS_bind, "random ports of questions at resolvers"),
+    call(libc::SYS_getsockname, "finding the host's own addresses"),
+    call(libc::SYS_mremap, "the allocator, for tables of flows"),
+];
+
+/// Levels of options of sockets (setsockopt(2)) that have a use.
+const OPTIONS: &[u32] = &[libc::SOL_SOCKET as u32, libc::IPPROTO_TCP as u32];
 
 /// System calls that all drivers need.
 #[rustfmt::skip]
@@ -92,10 +112,13 @@ mod tests {
         };
     }
     const NAMES: &[(&str, libc::c_long)] = names! {
+        accept4 SYS_accept4;
+        bind SYS_bind;
         brk SYS_brk;
         clock_gettime SYS_clock_gettime;
         clock_nanosleep SYS_clock_nanosleep;
         close SYS_close;
+        connect SYS_connect;
         epoll_ctl SYS_epoll_ctl;
         epoll_pwait2 SYS_epoll_pwait2;
         exit SYS_exit;
@@ -103,11 +126,13 @@ mod tests {
         fcntl SYS_fcntl;
         futex SYS_futex;
         getrandom SYS_getrandom;
+        getsockname SYS_getsockname;
         getsockopt SYS_getsockopt;
         ioctl SYS_ioctl;
         madvise SYS_madvise;
         mmap SYS_mmap;
         mprotect SYS_mprotect;
+        mremap SYS_mremap;
         munmap SYS_munmap;
         ppoll SYS_ppoll;
         read SYS_read;
@@ -121,7 +146,10 @@ mod tests {
         sendmmsg SYS_sendmmsg;
         sendmsg SYS_sendmsg;
         sendto SYS_sendto;
+        setsockopt SYS_setsockopt;
+        shutdown SYS_shutdown;
         sigaltstack SYS_sigaltstack;
+        socket SYS_socket;
         write SYS_write;
         writev SYS_writev;
     };
@@ -156,6 +184,7 @@ mod tests {
             ("`packet`, also", PACKET),
             ("`xdp`, also", XDP),
             ("`vhost-net`, also", VHOST_NET),
+            ("`user`, also", USER),
         ] {
             let row = row(drivers, calls);
             assert!(document.contains(&row), "the table lacks this row: {row}");

@@ -14,6 +14,7 @@ mod qos;
 mod rings;
 mod segment;
 mod trace;
+mod user;
 
 use std::path::PathBuf;
 
@@ -272,7 +273,7 @@ pub(super) struct Add {
     /// IP address of a TAP port's interface, like 10.0.0.1/24
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
-    /// Network namespace of the interface: name or path
+    /// Network namespace of the interface, or of a user port's sockets: name or path
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
     /// Segment of an access port [default: default]
@@ -286,6 +287,8 @@ pub(super) struct Add {
     queues: u16,
     #[command(flatten)]
     rings: rings::Rings,
+    #[command(flatten)]
+    user: user::User,
     /// Role of Lasthop at the socket
     #[arg(long, value_parser = one_of::<Role>(ROLES), default_value = "server")]
     role: Role,
@@ -301,7 +304,7 @@ pub(super) struct Add {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
-    /// CPU weight of the driver process of an uplink or TAP port [default: 100]
+    /// CPU weight of the driver process of an uplink, TAP or user port [default: 100]
     #[arg(long, value_name = "N", value_parser = cpu_weight())]
     cpu_weight: Option<u16>,
     /// Offer of an IOMMU to a guest (VIRTIO_F_ACCESS_PLATFORM)
@@ -329,7 +332,7 @@ impl Add {
     /// Returns the API's object.
     pub(super) fn spec(&self) -> PortSpec {
         let port = self.owner.spec(PortSpec::new(&self.name, self.kind));
-        let port = self.rings.spec(port);
+        let port = self.user.spec(self.rings.spec(port));
         PortSpec {
             description: self.description.clone(),
             admin_state: if self.down {
@@ -380,7 +383,8 @@ pub(super) struct Set {
     "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "limits", "macs", "addresses",
     "dhcp_server", "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes",
     "id", "secret_file", "no_secret",
-    "qos", "egress", "iommu",
+    "qos", "egress", "iommu", "network", "network6", "dns", "host", "no_host", "deny", "no_deny",
+    "allow", "allow_all", "forwards", "no_forward",
 ])]
 pub(super) struct Changes {
     /// Free text for operators: at most 255 bytes; an empty one removes it
@@ -424,6 +428,8 @@ pub(super) struct Changes {
     queues: Option<u16>,
     #[command(flatten)]
     rings: rings::RingChanges,
+    #[command(flatten)]
+    user: user::UserChanges,
     /// Role of Lasthop at the socket; the guest loses the connection
     #[arg(long, value_parser = one_of::<Role>(ROLES))]
     role: Option<Role>,
@@ -442,7 +448,8 @@ pub(super) struct Changes {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
-    /// CPU weight of the driver process of an uplink or TAP port, relative to others and the switch
+    /// CPU weight of the driver process of an uplink, TAP or user port, relative to others and the
+    /// switch
     #[arg(long, value_name = "N", value_parser = cpu_weight())]
     cpu_weight: Option<u16>,
     /// Remove the CPU weight: the system's default is 100
@@ -496,7 +503,9 @@ impl Changes {
             limits: limits::patch(&self.limits),
             qos: scheduling::patch(&self.qos),
             egress: scheduling::patch(&self.egress),
-            ..self.rings.patch(self.owner.patch(PortPatch::default()))
+            ..self
+                .user
+                .patch(self.rings.patch(self.owner.patch(PortPatch::default())))
         }
     }
 }
@@ -533,6 +542,10 @@ const KINDS: &Values = &[
     ("tap", "New TAP interface of the host"),
     ("netmap", "Process with the netmap API, see lasthop netmap"),
     ("memif", "memif client: DPDK, VPP, libmemif"),
+    (
+        "user",
+        "Outside for guests by sockets of the host, without an interface",
+    ),
 ];
 const DRIVERS: &Values = &[
     (

@@ -26,6 +26,7 @@ impl Kind {
             | SupervisorRequest::Processes
             | SupervisorRequest::ProcessUsage
             | SupervisorRequest::Drivers(_)
+            | SupervisorRequest::UserNetworks(_)
             | SupervisorRequest::DriverStates
             | SupervisorRequest::InterfaceAddresses
             | SupervisorRequest::InterfaceSpeeds
@@ -53,7 +54,12 @@ impl Kind {
             SupervisorRequest::Pong(_)
             | SupervisorRequest::DriverPong { .. }
             | SupervisorRequest::DriverEnds { .. }
-            | SupervisorRequest::VhostRefused { .. } => Kind::Driver,
+            | SupervisorRequest::VhostRefused { .. }
+            | SupervisorRequest::KeepFlows(_)
+            | SupervisorRequest::DropFlows(_)
+            | SupervisorRequest::NextFlows
+            | SupervisorRequest::NextForwards
+            | SupervisorRequest::NetworkDenied => Kind::Driver,
             SupervisorRequest::Heartbeat => return self != Kind::Driver,
         };
         self == requester

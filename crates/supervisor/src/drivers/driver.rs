@@ -1,14 +1,20 @@
 //! Driver of one port: interface, process, pending dial of the switch.
 
+mod flows;
+mod forwards;
 mod passing;
 mod renewal;
+mod user_port;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use api::v1::Event;
-use channel::driving::{Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState};
+use channel::driving::{
+    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserNetwork,
+};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
@@ -22,6 +28,7 @@ use crate::heartbeat::{Heartbeat, HeartbeatStatus};
 use crate::{Reply, opened};
 use renewal::Renewal;
 pub(crate) use renewal::Renewed;
+use user_port::{Handled, UserPort};
 
 /// Maximum number of messages of one driver in a row; a correct one has three.
 const MAX_MESSAGES: usize = 16;
@@ -63,6 +70,7 @@ pub(super) struct Driver {
     killed: bool,
     /// Replacement by a process of another version.
     renewal: Option<Renewal>,
+    user: UserPort,
     /// It is from the record of another supervisor, which does not have the operator's choice of an
     /// own interface.
     pub(super) is_passed: bool,
@@ -113,6 +121,7 @@ impl Driver {
             child: None,
             killed: false,
             renewal: None,
+            user: UserPort::default(),
             is_passed: false,
             dial: None,
             room: None,
@@ -261,7 +270,11 @@ impl Driver {
     fn receive(&mut self) {
         for _ in 0..MAX_MESSAGES {
             let ready = self.child.as_mut().filter(|_| !self.killed);
-            let Some((request, _)) = ready.and_then(Child::receive) else {
+            let Some((request, fds)) = ready.and_then(Child::receive) else {
+                return;
+            };
+            let Some(request) = self.handle_flows(request, fds) else {
+                // One in a turn: others have theirs between.
                 return;
             };
             match request {
@@ -300,6 +313,38 @@ impl Driver {
         if !self.killed {
             self.kill_because("too many messages");
         }
+    }
+
+    /// Handles a message about flows; returns any other.
+    fn handle_flows(
+        &mut self,
+        request: SupervisorRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Option<SupervisorRequest> {
+        match self.user.handle(request, fds, self.child.as_ref()?) {
+            Handled::Done => None,
+            Handled::Other(request) => Some(request),
+            Handled::Unsound => {
+                self.kill_because("unexpected message");
+                None
+            }
+        }
+    }
+
+    /// Sets the network of a user port. Returns the processes that have another one.
+    pub(super) fn set_network(&mut self, network: Option<UserNetwork>) -> Vec<Child> {
+        if self.user.set_network(network) {
+            self.take_children()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Has the process of a user port follow its network and the host's resolvers.
+    pub(super) fn follow_network(&mut self, resolvers: &[IpAddr]) {
+        let runs = self.is_alive() && !self.is_stopping() && !self.killed;
+        let process = self.child.as_ref().filter(|_| runs);
+        self.user.follow(resolvers, self.device.as_ref(), process);
     }
 
     /// Returns the descriptors to poll. Messages of a killed process are ignored.
@@ -416,6 +461,10 @@ impl Driver {
             return Ok(None);
         }
         self.ready_device()?;
+        let back_end = self.device.as_ref().map(Device::back_end);
+        if back_end == Some(BackEnd::User) && !self.user.is_known() {
+            return Err("its network is not known yet".to_owned());
+        }
         if let Some(next) = self.renewal.as_mut().and_then(Renewal::take_child) {
             self.install(next);
         } else if let Some(child) = &mut self.child {
@@ -440,10 +489,10 @@ impl Driver {
     }
 
     /// Puts a new process into its control group, before it allocates memory.
-    fn enter(&self, groups: &mut DriverGroups, queues: u16) {
+    fn enter(&self, groups: &mut DriverGroups, queues: u16, back_end: BackEnd) {
         let Some(child) = &self.child else { return };
         let limits = Limits {
-            memory: driver::most_memory(queues),
+            memory: driver::most_memory(queues, back_end),
             threads: driver::threads(queues),
         };
         groups.enter(&self.spec.name, child.info().pid, limits);
@@ -488,7 +537,7 @@ impl Driver {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let (memory, xdp) = given.xdp.unzip();
         let queues = given.queues.len() as u16;
-        self.enter(groups, queues);
+        self.enter(groups, queues, given.back_end);
         let start = DriverStart {
             port: self.spec.port,
             name: self.spec.name.clone(),
@@ -510,6 +559,10 @@ impl Driver {
                 }
                 None => self.send(&SupervisorEvent::DriverQueue, &[queue.as_fd()])?,
             }
+        }
+        if given.back_end == BackEnd::User {
+            let child = self.child.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+            self.user.start(child)?;
         }
         Ok(ours)
     }
@@ -537,7 +590,8 @@ impl Driver {
             counters: self.counters_before.plus(&self.counters),
             reason: self
                 .exit_reason()
-                .or_else(|| self.device.as_ref()?.shared()),
+                .or_else(|| self.device.as_ref()?.shared())
+                .or_else(|| self.user.problem()),
         }
     }
 

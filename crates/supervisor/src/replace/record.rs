@@ -6,11 +6,13 @@
 //!     additions of version 11 (postcard)
 //!     additions of version 12 (postcard): vCPU states, and `kick_us` of the settings
 //!     additions of version 13 (postcard): drivers
+//!     additions of version 14 (postcard): networks and kept flows of user ports
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 
-use channel::driving::{DriverCounters, DriverSpec, of_every_build};
+use channel::driving::{DriverCounters, DriverSpec, UserNetwork, of_every_build};
 use channel::formats::SUPERVISOR_VERSIONS;
 use channel::supervision::{GuestWatch, SocketDir, SwitchSettings};
 use driver::device::Parts;
@@ -46,6 +48,9 @@ pub(crate) struct Record {
     /// Source of vCPU states; `None` before version 12.
     #[serde(skip)]
     pub(super) guests: Option<PassedGuests>,
+    /// User ports; none before version 14.
+    #[serde(skip)]
+    pub(super) users: PassedUsers,
 }
 
 /// Addition of version 11: the files of the command line, which was the supervisor's before.
@@ -135,12 +140,37 @@ impl DriverAddition {
     }
 }
 
+/// Addition of version 14: user ports.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PassedUsers {
+    /// Networks by the names of ports.
+    pub(crate) networks: Vec<(String, UserNetwork)>,
+    /// Kept flows.
+    pub(crate) flows: Vec<PassedFlows>,
+}
+
+/// Kept flows of a user port, and its listening sockets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedFlows {
+    /// The name of the port.
+    pub(crate) port: String,
+    /// The memory for records, and their number.
+    pub(crate) records: FdIndex,
+    pub(crate) slots: u32,
+    /// Sockets by the numbers of their records.
+    pub(crate) sockets: Vec<(u32, FdIndex)>,
+    /// Listening sockets of forwards by their addresses.
+    pub(crate) listening: Vec<(SocketAddr, FdIndex)>,
+}
+
 /// First version with [`CommandLineFiles`].
 const WITH_COMMAND_LINE: u32 = 11;
 /// First version with [`PassedGuests`].
 const WITH_GUESTS: u32 = 12;
 /// First version with [`DriverAdditions`].
 const WITH_DRIVERS: u32 = 13;
+/// First version with [`PassedUsers`].
+const WITH_USERS: u32 = 14;
 
 /// Sockets and their paths.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -289,7 +319,11 @@ impl Record {
             has_earlier: self.binaries.has_earlier_driver,
             drivers: self.drivers.iter().map(DriverAddition::of).collect(),
         };
-        postcard::to_extend(&additions, bytes).map_err(|e| e.to_string())
+        let bytes = postcard::to_extend(&additions, bytes).map_err(|e| e.to_string())?;
+        if version < WITH_USERS {
+            return Ok(bytes);
+        }
+        postcard::to_extend(&self.users, bytes).map_err(|e| e.to_string())
     }
 
     /// Encodes the record for the self-check of another program, whose version is not known.
@@ -334,6 +368,11 @@ impl Record {
         }
         let (additions, rest) = postcard::take_from_bytes(rest).map_err(malformed)?;
         record.add(additions)?;
+        if version < WITH_USERS {
+            return record.without(rest);
+        }
+        let (users, rest) = postcard::take_from_bytes(rest).map_err(malformed)?;
+        record.users = users;
         record.without(rest)
     }
 

@@ -8,8 +8,8 @@ use crate::v1::objects::objects;
 use crate::v1::words::words;
 
 use super::{
-    DEFAULT_SEGMENT, EgressSpec, LimitsSpec, PortQosSpec, PortSecurityPatch, PortSecuritySpec,
-    Secret, is_false, present,
+    DEFAULT_SEGMENT, EgressSpec, ForwardSpec, LimitsSpec, PortQosSpec, PortSecurityPatch,
+    PortSecuritySpec, Secret, UserSpec, is_false, present,
 };
 
 objects!(PortSpec, PortPatch);
@@ -28,6 +28,9 @@ words! {
         Netmap = "netmap",
         /// A process on this host that connects as a memif client: DPDK, VPP, libmemif.
         Memif = "memif",
+        /// The outside for guests of a segment, by sockets of the host: a network with a gateway,
+        /// DHCP and DNS that needs no interface and no right.
+        User = "user",
     }
 }
 
@@ -35,6 +38,11 @@ impl PortKind {
     /// Returns whether the port is an interface of the host.
     pub const fn has_interface(self) -> bool {
         matches!(self, Self::Uplink | Self::Tap)
+    }
+
+    /// Returns whether the port has a driver process in place of a client of a socket.
+    pub const fn has_driver(self) -> bool {
+        self.has_interface() || matches!(self, Self::User)
     }
 
     /// Returns whether the port is for a process with packet rings: netmap or memif.
@@ -157,8 +165,29 @@ pub struct PortSpec {
     pub interface: Option<String>,
     /// Address and prefix length of a TAP port's interface, like `10.0.0.1/24`.
     pub address: Option<String>,
-    /// The network namespace of the interface, by name or path. Default: the namespace of Lasthop.
+    /// The network namespace of the interface, or of the sockets of a user port, by name or path.
+    /// Default: the namespace of Lasthop.
     pub netns: Option<String>,
+    /// The IPv4 network of a user port, of 8 to 29 bits: gateway `.2`, DNS server `.3`, leases from
+    /// `.15`. Default: `10.0.2.0/24`.
+    pub network: Option<String>,
+    /// The IPv6 network of a user port: a prefix of 64 bits; `auto` for a unique local one that
+    /// is made of the names of switch and port; or `off`. Default: `auto`.
+    pub network6: Option<String>,
+    /// The resolvers that answer questions of a user port's guests: `auto` for the host's, `off`,
+    /// or addresses with blanks between them. Default: `auto`.
+    pub dns: Option<String>,
+    /// Services of the host that guests of a user port reach at the gateway, like `tcp 5432`.
+    /// Default: none.
+    pub host: Option<Vec<String>>,
+    /// Networks that guests of a user port do not reach, like `10.0.0.0/8 tcp 1-1023`. The most
+    /// specific network decides. Default: none.
+    pub deny: Option<Vec<String>>,
+    /// Networks that guests of a user port reach. Default: all.
+    pub allow: Option<Vec<String>>,
+    /// Ports of the host that lead to guests of a user port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forward: Vec<ForwardSpec>,
     /// Maximum number of queue pairs offered to the guest, 1 to 64; ring pairs of a netmap port, 1
     /// to 16, or of a memif port. Default: 1.
     #[serde(default = "one")]
@@ -192,8 +221,9 @@ pub struct PortSpec {
     #[serde(default = "weight", skip_serializing_if = "is_usual")]
     #[schema(minimum = 1, maximum = 1000)]
     pub weight: u16,
-    /// The CPU weight of the driver process of an uplink or a TAP port (cgroup v2, `cpu.weight`),
-    /// 1 to 10000, relative to other drivers and to the switch, which have 100. Default: 100.
+    /// The CPU weight of the driver process of an uplink, TAP or user port (cgroup v2,
+    /// `cpu.weight`), 1 to 10000, relative to other drivers and to the switch, which have 100.
+    /// Default: 100.
     #[schema(minimum = 1, maximum = 10000)]
     pub cpu_weight: Option<u16>,
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
@@ -252,6 +282,13 @@ impl PortSpec {
             interface: None,
             address: None,
             netns: None,
+            network: None,
+            network6: None,
+            dns: None,
+            host: None,
+            deny: None,
+            allow: None,
+            forward: Vec::new(),
             vcpu_threads: None,
             iommu: Iommu::default(),
             port_security: PortSecuritySpec::default(),
@@ -259,6 +296,19 @@ impl PortSpec {
             egress: None,
             qos: PortQosSpec::default(),
         }
+    }
+
+    /// Returns the keys of a user port; `None` for a port of another kind.
+    pub fn user_network(&self) -> Option<UserSpec> {
+        (self.kind == PortKind::User).then(|| UserSpec {
+            network: self.network.clone(),
+            network6: self.network6.clone(),
+            dns: self.dns.clone(),
+            host: self.host.clone(),
+            deny: self.deny.clone(),
+            allow: self.allow.clone(),
+            forward: self.forward.clone(),
+        })
     }
 
     /// Returns the names of the port's segments: one for an access port.
@@ -313,9 +363,29 @@ pub struct PortPatch {
     #[serde(default, with = "present")]
     pub address: Option<Option<String>>,
     /// The network namespace of the interface: an uplink's is opened there, a TAP port's made
-    /// there. `null` for the namespace of Lasthop.
+    /// there, the sockets of a user port opened there. `null` for the namespace of Lasthop.
     #[serde(default, with = "present")]
     pub netns: Option<Option<String>>,
+    /// The new IPv4 network of a user port, whose flows end; `null` for the default.
+    #[serde(default, with = "present")]
+    pub network: Option<Option<String>>,
+    /// The new IPv6 network of a user port, whose flows end; `null` for `auto`.
+    #[serde(default, with = "present")]
+    pub network6: Option<Option<String>>,
+    /// The new resolvers of a user port.
+    #[serde(default, with = "present")]
+    pub dns: Option<Option<String>>,
+    /// The new services of the host that guests of a user port reach; flows stay.
+    #[serde(default, with = "present")]
+    pub host: Option<Option<Vec<String>>>,
+    /// The new networks that guests of a user port do not reach; flows stay.
+    #[serde(default, with = "present")]
+    pub deny: Option<Option<Vec<String>>>,
+    /// The new networks that guests of a user port reach; flows stay.
+    #[serde(default, with = "present")]
+    pub allow: Option<Option<Vec<String>>>,
+    /// The new forwards of a user port, all of them; flows stay.
+    pub forward: Option<Vec<ForwardSpec>>,
     /// The new number of queue pairs; the port's connection is closed.
     pub queues: Option<u16>,
     /// The new number of slots of each ring of a netmap port; the port's connection is closed.

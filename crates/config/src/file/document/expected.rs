@@ -1,6 +1,6 @@
 //! The expected values of keys, where serde expects a type.
 
-use crate::desired::expect;
+use crate::desired::{expect, user};
 use crate::json::{Expected, KEYS, integer, row};
 
 /// Keys with a meaning that API and file do not share, or for which the file has a text of its own.
@@ -14,6 +14,8 @@ const FILE_KEYS: &[Expected] = &[
     ("port.trunk", Some("a string"), expect::SEGMENT),
     ("port.interface", None, expect::INTERFACE),
     ("port.address", None, expect::ADDRESS),
+    ("forward.listen", None, user::LISTEN),
+    ("forward.to", None, user::TO),
     ("helpers.cores", None, expect::CORES),
     ("switch.socket_dirs", None, expect::SOCKET_DIRS),
     ("port_security.macs", None, expect::ALLOWED_MACS),

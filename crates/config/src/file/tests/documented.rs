@@ -38,6 +38,14 @@ const TABLES: &[(&[&str], &str)] = &[
         "[[port]]\nkind = \"memif\"",
     ),
     (
+        &["`[[port]]`", "`[[port]]` with `kind = \"user\"`"],
+        "[[port]]\nkind = \"user\"",
+    ),
+    (
+        &["`[[port.forward]]`"],
+        "[[port]]\nname = \"a\"\nkind = \"user\"\n[[port.forward]]",
+    ),
+    (
         &["`[port.port_security]`"],
         "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.port_security]",
     ),
@@ -89,7 +97,7 @@ fn known(table: &str) -> BTreeSet<String> {
     assert!(is_it, "{table}: {error}");
     let words = error
         .expected
-        .split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        .split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '_');
     let words = words.filter(|word| !["", "one", "of", "or", "the", "keys"].contains(word));
     // The API's key for the tables [[acl.rule]] is refused with an error of its own.
     let words = words.filter(|word| *word != "rules");

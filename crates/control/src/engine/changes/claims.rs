@@ -1,6 +1,7 @@
 //! Claims: sockets and interfaces that the supervisor opens before the switch is changed, so that a
 //! failure is known before anything else is changed. The supervisor holds them.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -124,7 +125,16 @@ pub(super) async fn interfaces(engine: &Shared<'_>, target: &mut Target) -> Resu
         let id = target.numbers.port_id(&spec.name);
         drivers.extend(desired::driver_of(spec, id));
     }
-    let had = engine.with(|e| e.links.supervisor.drivers(drivers)).await;
+    let networks = desired::user_networks(&target.desired);
+    let had = engine.with(|e| {
+        // A supervisor of a former build, which no user port is under, does not know the message.
+        if !networks.is_empty() || e.ports.has_networks {
+            e.links.supervisor.set_user_networks(networks.clone())?;
+            e.ports.has_networks = !networks.is_empty();
+        }
+        Ok::<_, io::Error>(e.links.supervisor.drivers(drivers))
+    });
+    let had = had.map_err(unavailable)?.await;
     had.map_err(unavailable)?.map_err(|(port, reason)| {
         Problem::conflict("interface", format!("port `{port}`: {reason}"))
     })

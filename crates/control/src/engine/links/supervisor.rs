@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use channel::driving::{Calls, DriverSpec, DriverState};
+use channel::driving::{Calls, DriverSpec, DriverState, UserNetwork};
 use channel::link::{Link, Received};
 use channel::owners::{NoSocket, SocketOwner};
 use channel::sockets::SocketType;
@@ -378,6 +378,17 @@ impl SupervisorLink {
         weights: Vec<(String, u16)>,
     ) -> io::Result<()> {
         self.send(SupervisorRequest::CpuWeights(weights))
+    }
+
+    /// Sends the networks of user ports, by the names of ports.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn set_user_networks(
+        &mut self,
+        networks: Vec<(String, UserNetwork)>,
+    ) -> io::Result<()> {
+        self.send(SupervisorRequest::UserNetworks(networks))
     }
 
     /// Requests the report on vCPU states.

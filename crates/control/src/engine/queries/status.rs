@@ -317,7 +317,7 @@ struct PortReports {
 /// Requests what the status of ports needs beside the switch's report. Without drivers the
 /// supervisor is not asked for them.
 async fn port_reports(engine: &Shared<'_>, states: Vec<PortState>) -> Result<PortReports, Problem> {
-    let needs_one = |port: &PortSpec| port.kind.has_interface();
+    let needs_one = |port: &PortSpec| port.kind.has_driver();
     let drivers = engine.with(|e| {
         let ports = &e.store.saved.desired.ports;
         let weighted = ports.iter().any(|port| port.cpu_weight.is_some());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use api::v1::{
     AdminState, Allowed, ClientStatus, DriverStatus, FrontEndStatus, Notifications,
-    PortSecurityStatus, PortStatus, TranslationStatus, VcpuSource, Work,
+    PortSecurityStatus, PortStatus, TranslationStatus, USER_NETWORK, UserSpec, VcpuSource, Work,
 };
 
 use super::super::tables::facts;
@@ -282,16 +282,21 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         ratio(driver.received_frames, driver.receive_calls),
         ratio(driver.sent_frames, driver.send_calls)
     );
-    let mut lines = vec![
-        ("interface", or_none(port.interface.as_ref())),
+    let mut lines = match &port.user_network {
+        Some(network) => user_network(network),
+        None => vec![
+            ("interface", or_none(port.interface.as_ref())),
+            ("address", or_none(port.address.as_ref())),
+        ],
+    };
+    lines.extend([
         ("netns", or_none(port.netns.as_ref())),
-        ("address", or_none(port.address.as_ref())),
         ("driver", or_none(configured.or(driver.back_end.as_deref()))),
         ("back end", or_none(driver.back_end.as_ref())),
         ("process", process),
         ("rejected", rejected),
         ("calls", calls),
-    ];
+    ]);
     lines.extend(port.cpu_weight.map(|weight| {
         let error = driver.cpu_weight_error.iter();
         let error = error.map(|reason| format!(" (no effect: {reason})"));
@@ -301,6 +306,29 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         )
     }));
     lines
+}
+
+/// Formats the network of a user port.
+fn user_network(of: &UserSpec) -> Vec<(&'static str, String)> {
+    let list = |list: &Option<Vec<String>>, usual: &str| match list.as_deref() {
+        None => usual.to_owned(),
+        Some([]) => NONE.to_owned(),
+        Some(all) => all.join(", "),
+    };
+    let forwards = of.forward.iter();
+    let forwards = forwards.map(|of| format!("{} to {}", of.listen, of.to));
+    let forwards = forwards.collect::<Vec<_>>().join(", ");
+    let forwards = (!forwards.is_empty()).then_some(forwards);
+    let word = |word: &Option<String>, usual: &str| word.as_deref().unwrap_or(usual).to_owned();
+    vec![
+        ("network", word(&of.network, USER_NETWORK)),
+        ("network6", word(&of.network6, "auto")),
+        ("dns", word(&of.dns, "auto")),
+        ("host", list(&of.host, NONE)),
+        ("deny", list(&of.deny, NONE)),
+        ("allow", list(&of.allow, "all")),
+        ("forward", or_none(forwards)),
+    ]
 }
 
 /// Formats how many there were of one for each of the other, `-` without any.

@@ -3,8 +3,10 @@
 use channel::driving::Choice;
 use driver::device::Device;
 
+use super::flows::KeptFlows;
+use super::forwards::Forwards;
 use super::{Child, Dial, Driver, Kind};
-use crate::replace::{IncomingFds, OutgoingFds, PassedDriver};
+use crate::replace::{IncomingFds, OutgoingFds, PassedDriver, PassedFlows};
 
 impl Driver {
     /// Adds the driver to the record for the next supervisor.
@@ -27,6 +29,44 @@ impl Driver {
             counters: self.counters,
             reason: self.reason.clone(),
         }
+    }
+
+    /// Adds the kept flows to the record for the next supervisor.
+    pub(in crate::drivers) fn pass_flows<'a>(
+        &'a self,
+        outgoing: &mut OutgoingFds<'a>,
+    ) -> Option<PassedFlows> {
+        let flows = self.user.flows.as_ref()?;
+        let (records, slots) = flows.records();
+        let records = outgoing.add(records);
+        let sockets = flows.sockets();
+        let listening = self.user.forwards.sockets();
+        Some(PassedFlows {
+            port: self.spec.name.clone(),
+            records,
+            slots,
+            sockets: sockets.map(|(slot, fd)| (slot, outgoing.add(fd))).collect(),
+            listening: listening.map(|(at, fd)| (at, outgoing.add(fd))).collect(),
+        })
+    }
+
+    /// Takes kept flows from the previous supervisor's record.
+    ///
+    /// # Errors
+    /// A descriptor is missing.
+    pub(in crate::drivers) fn take_flows(
+        &mut self,
+        from: PassedFlows,
+        fds: &mut IncomingFds,
+    ) -> Result<(), String> {
+        let sockets = from.sockets.into_iter();
+        let sockets = sockets.map(|(slot, fd)| Ok((slot, fds.take(fd)?)));
+        let sockets = sockets.collect::<Result<_, String>>()?;
+        let listening = from.listening.into_iter();
+        let listening = listening.map(|(at, fd)| Ok((at, fds.take(fd)?)));
+        self.user.forwards = Forwards::of(listening.collect::<Result<_, String>>()?);
+        self.user.flows = Some(KeptFlows::of(fds.take(from.records)?, from.slots, sockets));
+        Ok(())
     }
 
     /// Takes a driver from the previous supervisor's record.

@@ -1,4 +1,4 @@
-use channel::driving::{BackEnd, Choice, DeviceSpec};
+use channel::driving::{BackEnd, Choice, DeviceSpec, UserGuest, UserNetwork};
 use channel::supervision::{Coalescing, GuestStates, HelpersConfig, Poll};
 use driver::device::XdpParts;
 use testkit::samples::sample;
@@ -171,7 +171,7 @@ fn record() -> Record {
             to: text("0.2.0"),
             failed: Some(text("it hangs")),
         }),
-        version: 13,
+        version: 14,
         command_line: CommandLineFiles {
             own: Some(index(30)),
             new: Some(index(31)),
@@ -184,16 +184,52 @@ fn record() -> Record {
             programs: vec![(text("states"), index(32)), (text("ring"), index(33))],
             reason: Some(text("no right")),
         }),
+        users: PassedUsers {
+            networks: vec![(text("out"), network())],
+            flows: vec![PassedFlows {
+                port: text("out"),
+                records: index(34),
+                slots: 8192,
+                sockets: vec![(0, index(35)), (7, index(36))],
+                listening: vec![(([127, 0, 0, 1], 2222).into(), index(37))],
+            }],
+        },
+    }
+}
+
+fn network() -> UserNetwork {
+    let guest = UserGuest {
+        name: text("vm1"),
+        mac: Some([2, 0, 0, 0, 0, 2]),
+        addresses: vec![[10, 0, 2, 20].into()],
+    };
+    UserNetwork {
+        network: text("10.0.2.0/24"),
+        network6: None,
+        mac: [0x52, 0x55, 10, 0, 2, 2],
+        mtu: 1500,
+        dns: true,
+        resolvers: Vec::new(),
+        allow: vec![text("0.0.0.0/0")],
+        deny: Vec::new(),
+        host: vec![text("tcp 5432")],
+        guests: vec![guest],
+        forwards: Vec::new(),
     }
 }
 
 #[test]
 fn samples_of_records() {
+    let thirteen = || Record {
+        version: 13,
+        users: PassedUsers::default(),
+        ..record()
+    };
     let twelve = || {
         let mut twelve = Record {
             version: 12,
             drivers: vec![driver(false)],
-            ..record()
+            ..thirteen()
         };
         twelve.binaries.has_earlier_driver = false;
         twelve
@@ -213,7 +249,7 @@ fn samples_of_records() {
         command_line: CommandLineFiles::default(),
         ..eleven()
     };
-    for record in [ten, eleven(), twelve(), record()] {
+    for record in [ten, eleven(), twelve(), thirteen(), record()] {
         let name = format!("supervisor-{}.bin", record.version);
         let bytes = record.to_bytes(record.version).unwrap();
         let sample = sample(env!("CARGO_MANIFEST_DIR"), &name, &bytes);
@@ -237,7 +273,7 @@ fn truncated_and_extended_records_are_refused() {
 fn other_versions_are_refused() {
     let mut bytes = record().to_trial_bytes().unwrap();
     assert!(Record::from_bytes(&bytes).is_ok());
-    for version in [9, 14] {
+    for version in [9, 15] {
         bytes[0] = version;
         let error = Record::from_bytes(&bytes).unwrap_err();
         assert_eq!(error, format!("unsupported record version {version}"));

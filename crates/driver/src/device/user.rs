@@ -1,0 +1,54 @@
+//! In place of an interface: the network namespace of the sockets of a user port.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use channel::driving::{BackEnd, DeviceSpec};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, listen as listen_at, socket_with, sockopt,
+};
+
+use super::interface::Control;
+use super::{Device, OpenError, context};
+
+/// The namespace of this thread.
+const OWN: &str = "/proc/thread-self/ns/net";
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Listens for TCP connections in the namespace that this thread is in.
+pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, OpenError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let opened = || -> Result<OwnedFd, Errno> {
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        // Connections of a Lasthop before do not keep the port.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        bind(&socket, &address)?;
+        listen_at(&socket, BACKLOG)?;
+        Ok(socket)
+    };
+    opened().map_err(|error| OpenError::new(format!("tcp {address}: {error}")))
+}
+
+/// Opens the namespace that this thread is in. It stays as long as its descriptor.
+pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(OWN, flags, Mode::empty());
+    let namespace = context(opened, || "the network namespace".to_owned())?;
+    Ok(Device::new(
+        spec,
+        control,
+        BackEnd::User,
+        true,
+        vec![namespace],
+    ))
+}

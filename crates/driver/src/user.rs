@@ -1,0 +1,676 @@
+//! The back end of a user port: the outside of its guests is sockets of the host.
+//!
+//! ```text
+//! loop:  frames    of guests -> translator (crate `usernet`) -> system calls of sockets
+//!        serve     flows and mappings with bytes -> a buffer each -> submitted to the switch
+//!        expire    timers of flows, questions, router advertisements
+//!        sleep     when nothing has moved: request kicks, check once more, wait
+//!        events    of sockets -> translator
+//! ```
+//!
+//! The translator decides, and nothing else reads headers of guests: it gets a private copy. A
+//! payload is copied once, by the system, between a socket and a buffer that the switch has, too.
+//!
+//! There is one thread, whatever the number of guests: addresses, mappings and leases are those of
+//! the whole network.
+
+mod actions;
+mod calls;
+mod echoes;
+mod events;
+mod forwards;
+mod guests;
+mod kept;
+mod memory;
+mod questions;
+mod reports;
+mod settings;
+mod sockets;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use channel::driving::{DriverCounters, UserNetwork};
+use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketType};
+use rustix::process::{Resource, getrlimit};
+use usernet::network::{Access, Destination, Network, Protocol, Refusal, destination};
+use usernet::services::{Checksum, Errors, Handled, Offer, Services};
+use usernet::{
+    Action, Bounds, FlowId, Kept, Nanos, Peeked, Secret, Settings, SocketEvent, Target, Translator,
+    Turns, Verdict,
+};
+use wire::SNAPSHOT;
+use wire::virtio::net::{self, NetHeader};
+
+use crate::frames::{BATCH, HEADER};
+use crate::queue::Direction;
+use crate::region::Region;
+use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
+use echoes::{Echoes, Request};
+use events::Tag;
+pub(crate) use forwards::Forward;
+use forwards::Forwards;
+use guests::Guests;
+use kept::Keeper;
+pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
+use memory::Bytes;
+use questions::Questions;
+pub(crate) use settings::SettingsError;
+use sockets::{Progress, Sockets};
+
+/// Most flows of a port; each has a descriptor.
+pub(crate) const FLOWS_MAX: u32 = 65_536;
+/// Descriptors for everything else: queues, questions, echo requests, messages.
+pub(crate) const OTHER_DESCRIPTORS: u32 = 2048;
+/// Events of one wait.
+const EVENTS: usize = 256;
+/// Flows of this age outlive the process.
+const YOUNG: Nanos = 1_000_000_000;
+/// For so long the names of ports are used before leases are looked at again.
+const NAMES: Nanos = 1_000_000_000;
+/// An address of the Internet: whether there is a way to it says whether there is IPv6.
+const FAR6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
+
+/// Settings that the supervisor has sent while the worker runs.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    network: Mutex<Option<UserNetwork>>,
+    forwards: Mutex<Option<Vec<Forward>>>,
+}
+
+impl Orders {
+    /// Leaves settings for the worker, in place of those that it has not taken.
+    pub(crate) fn put(&self, network: UserNetwork) {
+        if let Ok(mut place) = self.network.lock() {
+            *place = Some(network);
+        }
+    }
+
+    /// Leaves forwards for the worker, in place of all before.
+    pub(crate) fn put_forwards(&self, forwards: Vec<Forward>) {
+        if let Ok(mut place) = self.forwards.lock() {
+            *place = Some(forwards);
+        }
+    }
+
+    fn take(&self) -> Option<UserNetwork> {
+        self.network.lock().ok()?.take()
+    }
+
+    fn take_forwards(&self) -> Option<Vec<Forward>> {
+        self.forwards.lock().ok()?.take()
+    }
+}
+
+/// Flows that wait for something.
+#[derive(Debug)]
+struct Waiting {
+    /// TCP flows to peek.
+    turns: Turns,
+    /// Mappings whose sockets have datagrams.
+    datagrams: VecDeque<FlowId>,
+    /// Flows that are to outlive the process from a time on, the oldest first.
+    young: VecDeque<(Nanos, FlowId)>,
+}
+
+/// The part of a predecessor that is left, and the way to leave the same to a successor.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    pub(crate) records: Records,
+    pub(crate) flows: Vec<KeptFlow>,
+    pub(crate) outbox: Arc<Outbox>,
+}
+
+/// Settings that can change under flows.
+#[derive(Debug)]
+struct Desired {
+    network: UserNetwork,
+    access: Access,
+    /// Time from which on leases are looked at for names.
+    names_until: Nanos,
+}
+
+impl Desired {
+    fn new(network: UserNetwork) -> Result<Self, SettingsError> {
+        Ok(Self {
+            access: settings::access(&network)?,
+            network,
+            names_until: 0,
+        })
+    }
+}
+
+/// A worker: see the module.
+#[derive(Debug)]
+pub(crate) struct UserWorker {
+    status: Arc<WorkerStatus>,
+    orders: Arc<Orders>,
+    network: Network,
+    desired: Desired,
+    from_switch: Side,
+    guests: Guests,
+    translator: Translator,
+    services: Services,
+    errors: Errors,
+    sockets: Sockets,
+    questions: Questions,
+    echoes: Echoes,
+    forwards: Forwards,
+    waiting: Waiting,
+    counters: DriverCounters,
+}
+
+/// Returns whether the system denies this process all IP packets, those over loopback included.
+pub(crate) fn is_denied() -> bool {
+    let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), sockets::DISCARD);
+    let sent = sockets::open(loopback.ip(), SocketType::DGRAM).and_then(|probe| {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendto(&probe, b"", flags, &loopback)
+    });
+    sent == Err(Errno::PERM)
+}
+
+/// Returns a random number.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // The system has had its entropy since long before: the call fills eight bytes.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
+fn now() -> Nanos {
+    sys::time::monotonic_ns()
+}
+
+/// Returns the bounds that the limit of descriptors leaves.
+fn bounds() -> Bounds {
+    let descriptors = getrlimit(Resource::Nofile).maximum;
+    let descriptors = descriptors.and_then(|most| u32::try_from(most).ok());
+    let left = descriptors.map_or(FLOWS_MAX, |most| most.saturating_sub(OTHER_DESCRIPTORS));
+    Bounds {
+        flows: left.min(FLOWS_MAX),
+        ..Bounds::default()
+    }
+}
+
+impl UserWorker {
+    /// Returns the worker of a user port; its buffers for frames of the switch are submitted
+    /// already. Settings that come later are in `orders`.
+    ///
+    /// # Errors
+    /// The system's refusal, or settings that are none.
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        network: UserNetwork,
+        orders: Arc<Orders>,
+        inherited: Inherited,
+    ) -> Result<Self, WorkerError> {
+        let mut from_switch = Side::new(region, 0, Direction::Inbound)?;
+        let to_switch = Side::new(region, 1, Direction::Outbound)?;
+        let status = Arc::new(WorkerStatus::new(false)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        for fd in [&from_switch.call, &to_switch.call, status.wake()] {
+            let edges = EventFlags::IN | EventFlags::ET;
+            epoll::add(&epoll, fd, Tag::WAKE.data(), edges).map_err(io::Error::from)?;
+        }
+        let desired = Desired::new(network)?;
+        let network = settings::network(&desired.network)?;
+        let secret = Secret([random(), random()]);
+        let translator = Translator::new(Settings {
+            network,
+            access: desired.access.clone(),
+            bounds: bounds(),
+            secret,
+            super_frames: true,
+        });
+        let mut services = Services::new(network, offer(&network, &desired.network));
+        services
+            .leases_mut()
+            .reserve(settings::reserved(&desired.network));
+        let zone = settings::zone(&desired.network, services.leases());
+        let resolvers = settings::resolvers(&desired.network);
+        let questions = Questions::new(epoll.try_clone()?, network, zone, resolvers);
+        let shape = from_switch.queue.place().shape;
+        for id in 0..shape.entries {
+            from_switch.queue.submit(id, 0, shape.buffer);
+        }
+        from_switch.publish()?;
+        let mut guests = Guests::new(to_switch);
+        guests.side.queue.disarm();
+        let taken: Vec<u32> = inherited.flows.iter().map(|flow| flow.slot).collect();
+        let keeper = Keeper::new(inherited.records, &taken, inherited.outbox);
+        let mut worker = Self {
+            sockets: Sockets::new(epoll.try_clone()?, keeper),
+            echoes: Echoes::new(epoll.try_clone()?, network),
+            forwards: Forwards::new(epoll, network),
+            status,
+            orders,
+            network,
+            desired,
+            from_switch,
+            guests,
+            translator,
+            services,
+            errors: Errors::new(network, secret),
+            questions,
+            waiting: Waiting {
+                turns: Turns::new(secret),
+                datagrams: VecDeque::new(),
+                young: VecDeque::new(),
+            },
+            counters: DriverCounters::default(),
+        };
+        worker.restore(inherited.flows);
+        Ok(worker)
+    }
+
+    /// Continues the flows of a predecessor, as far as their records and sockets are sound.
+    fn restore(&mut self, flows: Vec<KeptFlow>) {
+        let (now, count) = (now(), flows.len());
+        for KeptFlow { slot, socket } in flows {
+            let mut actions = Vec::new();
+            let restored = self.restored(slot, socket, now, &mut actions);
+            if restored.is_none() {
+                self.sockets.disinherit(slot);
+            }
+            self.perform(actions, None, now);
+        }
+        if count > 0 {
+            let left = self.translator.len();
+            tracing::info!("{left} of {count} flows of the driver before continue");
+        }
+    }
+
+    fn restored(
+        &mut self,
+        slot: u32,
+        socket: OwnedFd,
+        now: Nanos,
+        actions: &mut Vec<Action>,
+    ) -> Option<()> {
+        let (flow, progress) = match Kept::decode(&self.sockets.record(slot)).ok()? {
+            Kept::Flow(record) => {
+                let mut progress = calls::progress(socket.as_fd(), record.connected)?;
+                progress.room = sockets::room_of(&socket);
+                let flow = self.translator.restore(now, &record, &progress, actions);
+                (flow.ok()?, Progress::Connected)
+            }
+            Kept::Mapping(record) => {
+                let is_datagram = sockets::is_datagram(&socket);
+                let flow = self.translator.restore_mapping(now, &record);
+                (flow.ok().filter(|_| is_datagram)?, Progress::Datagrams)
+            }
+        };
+        self.sockets.inherit(flow, socket, slot, progress).ok()
+    }
+
+    /// Has flows outlive the process that are old enough, or all.
+    fn keep(&mut self, now: Nanos, all: bool) {
+        while let Some((due, flow)) = self.waiting.young.front().copied()
+            && (all || due <= now)
+        {
+            self.waiting.young.pop_front();
+            if let Some(record) = self.translator.record(flow) {
+                self.sockets.keep(flow, &record.encode());
+            }
+        }
+    }
+
+    /// Returns its queues, from the switch and to it.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn rings(&self) -> io::Result<[Ring; 2]> {
+        Ok([self.from_switch.ring()?, self.guests.side.ring()?])
+    }
+
+    pub(crate) fn status(&self) -> Arc<WorkerStatus> {
+        self.status.clone()
+    }
+
+    /// Moves frames until the requested end. `notify` is called when it has reached another phase.
+    ///
+    /// # Errors
+    /// A failure of the switch or the system.
+    pub(crate) fn run(mut self, notify: impl Fn()) -> Result<(), WorkerError> {
+        while !self.status.has_reached(Phase::Stopped) {
+            if self.turn()? {
+                notify();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `true` when it has reached the requested phase.
+    fn turn(&mut self) -> Result<bool, WorkerError> {
+        let now = now();
+        if self.status.pong(&self.counters) {
+            let offer = offer(&self.network, &self.desired.network);
+            self.services.set_offer(offer);
+        }
+        if let Some(desired) = self.orders.take() {
+            self.follow(desired)?;
+        }
+        if let Some(forwards) = self.orders.take_forwards() {
+            self.forwards.set(forwards).map_err(io::Error::from)?;
+        }
+        let requested = self.status.requested();
+        let is_running = requested == Phase::Running;
+        if !is_running {
+            self.guests.close();
+        }
+        self.keep(now, !is_running);
+        self.guests.take_back()?;
+        let mut moved = self.receive(now)?;
+        if is_running {
+            moved |= self.serve(now);
+            self.expire(now);
+        }
+        self.guests.publish()?;
+        self.from_switch.publish()?;
+        if !moved && !is_running && !self.status.has_reached(requested) && self.guests.is_empty() {
+            self.status.reach(requested);
+            return Ok(true);
+        }
+        let limit = if moved || self.prepare_sleep(is_running)? {
+            Some(Duration::ZERO)
+        } else {
+            let left = |until: Nanos| Duration::from_nanos(until.saturating_sub(now));
+            self.sleep_limit().map(left)
+        };
+        self.wait(limit, is_running)?;
+        Ok(false)
+    }
+
+    /// Changes what can be changed under flows.
+    fn follow(&mut self, network: UserNetwork) -> Result<(), WorkerError> {
+        if settings::network(&network)? != self.network {
+            return Err(SettingsError::Changed.into());
+        }
+        let offer = offer(&self.network, &network);
+        self.services.set_offer(offer);
+        let reserved = settings::reserved(&network);
+        self.services.leases_mut().reserve(reserved);
+        self.desired = Desired::new(network)?;
+        self.translator.set_access(self.desired.access.clone());
+        self.name(now());
+        Ok(())
+    }
+
+    /// Gives the DNS server the names of now.
+    fn name(&mut self, now: Nanos) {
+        let network = &self.desired.network;
+        let zone = settings::zone(network, self.services.leases());
+        self.questions.set(zone, settings::resolvers(network));
+        self.desired.names_until = now.saturating_add(NAMES);
+    }
+
+    /// Takes frames of guests. `true` when there may be more.
+    fn receive(&mut self, now: Nanos) -> Result<bool, WorkerError> {
+        let mut count = 0;
+        while count < BATCH && !self.guests.is_congested() {
+            let Some(used) = self.from_switch.queue.take()? else {
+                break;
+            };
+            if used.len <= HEADER {
+                return Err(WorkerError::Short(used.len));
+            }
+            let bytes = Bytes::of(&self.from_switch.queue, used.id, 0, used.len);
+            self.frame(bytes, now);
+            let room = self.from_switch.queue.place().shape.buffer;
+            self.from_switch.queue.submit(used.id, 0, room);
+            count += 1;
+        }
+        Ok(count > 0)
+    }
+
+    /// Handles a frame of a guest, with its virtio header.
+    fn frame(&mut self, bytes: Bytes, now: Nanos) {
+        let mut header = [0; net::LEN];
+        bytes.copy_to(&mut header);
+        let header = NetHeader::decode(&header);
+        let Some(frame) = bytes.part(net::LEN, bytes.len() - net::LEN) else {
+            return;
+        };
+        self.counters.sent.frames += 1;
+        let mut headers = [0; SNAPSHOT];
+        let len = frame.copy_to(&mut headers);
+        let mut actions = Vec::new();
+        let verdict =
+            self.translator
+                .frame(now, &headers[..len], frame.len(), &header, &mut actions);
+        match verdict {
+            Verdict::Done | Verdict::Ignored => {}
+            Verdict::Service => self.service(frame, &header, now),
+            Verdict::Refused(refusal) => {
+                self.counters.rejected_by_interface += 1;
+                // A connection is refused by a reset, which is among the actions.
+                if actions.is_empty() {
+                    self.send_error(&copy_of(frame), refusal, now);
+                }
+            }
+        }
+        self.perform(actions, Some(frame), now);
+    }
+
+    /// Tells a guest that its frame was refused.
+    fn send_error(&mut self, frame: &[u8], refusal: Refusal, now: Nanos) {
+        if let Some(answer) = self.errors.refused(now, frame, refusal) {
+            self.guests.send(NetHeader::default(), &answer);
+        }
+    }
+
+    /// Handles a frame for the gateway or the DNS server, or an echo request.
+    fn service(&mut self, frame: Bytes, header: &NetHeader, now: Nanos) {
+        let checksum = if header.needs_csum() {
+            Checksum::Left
+        } else {
+            Checksum::InFrame
+        };
+        let frame = copy_of(frame);
+        self.forwards.learn(&frame);
+        let answer = match self.services.frame(&frame, checksum, now) {
+            Ok(Handled::Here(answer)) => answer,
+            Ok(Handled::Dns { client, message }) => {
+                if now >= self.desired.names_until {
+                    self.name(now);
+                }
+                self.questions.ask(client, &message, now)
+            }
+            Ok(Handled::Elsewhere) => {
+                if let Err(refusal) = self.echo(&frame, now) {
+                    self.counters.rejected_by_interface += 1;
+                    self.send_error(&frame, refusal, now);
+                }
+                None
+            }
+            Err(_) => {
+                self.counters.rejected_by_interface += 1;
+                None
+            }
+        };
+        if let Some(answer) = answer {
+            self.guests.send(NetHeader::default(), &answer);
+        }
+    }
+
+    /// Sends an echo request on.
+    fn echo(&mut self, frame: &[u8], now: Nanos) -> Result<(), Refusal> {
+        let request = Request::parse(frame).ok_or(Refusal::Protocol)?;
+        let to = SocketAddr::new(request.to, 0);
+        match destination(&self.network, &self.desired.access, Protocol::Icmp, to) {
+            Destination::Outside(_) => {}
+            Destination::Refused(refusal) => return Err(refusal),
+            _ => return Err(Refusal::Unreachable),
+        }
+        match self.sockets.is_own(request.to, now) {
+            Ok(false) => self.echoes.send(&request, now),
+            Ok(true) => Err(Refusal::Denied),
+            Err(_) => Err(Refusal::Unreachable),
+        }
+    }
+
+    /// Fills buffers from sockets, each flow one at a time. `true` when there may be more.
+    fn serve(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for _ in 0..BATCH {
+            let peeked = self.guests.has_room() && self.peek_next(now);
+            let received = self.guests.has_room() && self.receive_next(now);
+            if !peeked && !received {
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Reads of the TCP flow whose turn it is. `false` when there is none.
+    fn peek_next(&mut self, now: Nanos) -> bool {
+        let Some(flow) = self.waiting.turns.current() else {
+            return false;
+        };
+        let peek = self.translator.peek(now, flow);
+        let (Some(peek), Some(socket)) = (peek, self.sockets.get(flow)) else {
+            self.waiting.turns.closed(flow);
+            return true;
+        };
+        let Some(leased) = self.guests.lease() else {
+            return false;
+        };
+        let into = self.guests.behind(&leased, peek.headers.into());
+        self.counters.received.calls += 1;
+        let mut actions = Vec::new();
+        match socket.peek(peek, into) {
+            Ok(peeked) => {
+                let headers = self
+                    .translator
+                    .peeked(now, flow, peek, peeked, &mut actions);
+                match (headers, peeked) {
+                    (Some(headers), Peeked::Bytes(len)) => {
+                        self.counters.received.frames += 1;
+                        self.guests.submit_headers(leased, &headers, len);
+                        self.waiting.turns.served(len);
+                    }
+                    _ => self.guests.give_back(leased),
+                }
+            }
+            Err(_) => {
+                self.guests.give_back(leased);
+                self.waiting.turns.closed(flow);
+                self.report(flow, SocketEvent::Reset, now, &mut actions);
+            }
+        }
+        self.perform(actions, None, now);
+        true
+    }
+
+    /// Receives a datagram of the mapping whose turn it is. `false` when there is none.
+    fn receive_next(&mut self, now: Nanos) -> bool {
+        let Some(flow) = self.waiting.datagrams.pop_front() else {
+            return false;
+        };
+        let Some(socket) = self.sockets.get(flow) else {
+            return true;
+        };
+        let Some(leased) = self.guests.lease() else {
+            self.waiting.datagrams.push_back(flow);
+            return false;
+        };
+        let headers_len = socket.udp_headers();
+        let into = self.guests.behind(&leased, headers_len);
+        self.counters.received.calls += 1;
+        let Some((len, from)) = socket.receive_from(into) else {
+            socket.is_queued = false;
+            self.guests.give_back(leased);
+            return true;
+        };
+        self.waiting.datagrams.push_back(flow);
+        let target = match from.ip().is_loopback() {
+            true => Target::Host(from),
+            false => Target::Outside(from),
+        };
+        let mtu = usize::from(self.network.mtu());
+        let fits = len + headers_len - wire::ethernet::HEADER_LEN <= mtu;
+        let headers = fits.then(|| self.translator.datagram(now, flow, target, len as u16));
+        match headers.flatten() {
+            Some(headers) if headers.bytes().len() == headers_len => {
+                self.counters.received.frames += 1;
+                self.guests.submit_headers(leased, &headers, len as u32);
+            }
+            _ => {
+                self.counters.oversized_frames += u64::from(!fits);
+                self.guests.give_back(leased);
+            }
+        }
+        true
+    }
+
+    /// Handles everything whose time has come.
+    fn expire(&mut self, now: Nanos) {
+        if self.translator.deadline().is_some_and(|at| at <= now) {
+            let mut actions = Vec::new();
+            self.translator.expire(now, &mut actions);
+            self.perform(actions, None, now);
+        }
+        if let Some(frame) = self.services.advertisement(now) {
+            self.guests.send(NetHeader::default(), &frame);
+        }
+        if self.questions.deadline().is_some_and(|at| at <= now) {
+            for frame in self.questions.expired(now) {
+                self.guests.send(NetHeader::default(), &frame);
+            }
+        }
+        if self.echoes.deadline().is_some_and(|at| at <= now) {
+            self.echoes.expire(now);
+        }
+    }
+
+    /// The time at which something is due.
+    fn sleep_limit(&self) -> Option<Nanos> {
+        let advertisement = self.network.prefix6().map(|_| self.services.deadline());
+        let all = [
+            self.translator.deadline(),
+            self.questions.deadline(),
+            self.echoes.deadline(),
+            advertisement,
+            self.waiting.young.front().map(|(due, _)| *due),
+        ];
+        all.into_iter().flatten().min()
+    }
+
+    /// Requests kicks. `true` when there is work already.
+    fn prepare_sleep(&mut self, is_running: bool) -> Result<bool, WorkerError> {
+        let frames = !self.guests.is_congested() && self.from_switch.queue.arm()?;
+        // Used buffers are only waited for when there are none, or all of them must return.
+        let waits = !is_running || self.guests.is_short();
+        let buffers = waits && self.guests.side.queue.arm()?;
+        Ok(frames || buffers)
+    }
+}
+
+/// Returns a private copy of a frame.
+fn copy_of(frame: Bytes) -> Vec<u8> {
+    let mut copy = vec![0; frame.len()];
+    frame.copy_to(&mut copy);
+    copy
+}
+
+/// Returns what the gateway offers: without a way for IPv6, it is no router for it.
+fn offer(network: &Network, desired: &UserNetwork) -> Offer {
+    let has_way = || {
+        let probe = sockets::open(IpAddr::V6(FAR6), SocketType::DGRAM)?;
+        rustix::net::connect(&probe, &SocketAddr::new(FAR6.into(), sockets::DISCARD))
+    };
+    Offer {
+        route6: network.prefix6().is_some() && has_way().is_ok(),
+        dns: desired.dns,
+    }
+}

@@ -1,0 +1,170 @@
+//! The translator's actions, carried out.
+
+use std::collections::VecDeque;
+
+use rustix::io::Errno;
+use usernet::network::Refusal;
+use usernet::{Action, Failure, FlowId, Nanos, Payload, SocketEvent, Target};
+
+use super::memory::Bytes;
+use super::{UserWorker, YOUNG, copy_of, settings};
+
+impl UserWorker {
+    /// Carries out actions, and those that follow from them. `frame` is the frame at hand.
+    pub(super) fn perform(&mut self, actions: Vec<Action>, frame: Option<Bytes>, now: Nanos) {
+        let mut actions = VecDeque::from(actions);
+        let mut more = Vec::new();
+        while let Some(action) = actions.pop_front() {
+            self.act(action, frame, now, &mut more);
+            for next in more.drain(..).rev() {
+                actions.push_front(next);
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action, frame: Option<Bytes>, now: Nanos, more: &mut Vec<Action>) {
+        let of_frame = |payload: Payload| {
+            let Payload { start, len } = payload;
+            frame.and_then(|frame| frame.part(start as usize, len as usize))
+        };
+        match action {
+            Action::Connect(flow, target) => self.connect(flow, target, now, more),
+            Action::Send(flow, payload) => {
+                if let Some(bytes) = of_frame(payload) {
+                    self.send(flow, bytes, now, more);
+                }
+            }
+            Action::Ready(flow) => {
+                if let Some(station) = self.translator.station(flow) {
+                    self.waiting.turns.ready(station, flow);
+                }
+            }
+            Action::Discard(flow, len) => {
+                let socket = self.sockets.get(flow);
+                if socket.is_some_and(|socket| socket.discard(len).is_err()) {
+                    self.report(flow, SocketEvent::Reset, now, more);
+                }
+            }
+            Action::Frame(headers) => self.guests.send(headers.net(), headers.bytes()),
+            Action::AwaitRoom(flow) => {
+                if self.sockets.await_room(flow).is_err() {
+                    self.report(flow, SocketEvent::Reset, now, more);
+                }
+            }
+            Action::Shutdown(flow) => {
+                if let Some(socket) = self.sockets.get(flow) {
+                    socket.shut_down();
+                }
+            }
+            Action::Keep(flow) => {
+                self.waiting
+                    .young
+                    .push_back((now.saturating_add(YOUNG), flow));
+            }
+            Action::Close { flow, reset } => self.sockets.close(flow, reset),
+            Action::OpenUdp(flow, family) => {
+                if let Err(error) = self.sockets.open_udp(flow, family) {
+                    tracing::debug!("no socket for a mapping: {error}");
+                }
+            }
+            Action::SendTo {
+                flow,
+                target,
+                payload,
+                segment,
+            } => {
+                if let Some(bytes) = of_frame(payload)
+                    && let Err(refusal) = self.send_to(flow, target, (bytes, segment), now)
+                {
+                    self.counters.rejected_by_interface += 1;
+                    if let Some(frame) = frame {
+                        self.send_error(&copy_of(frame), refusal, now);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn report(
+        &mut self,
+        flow: FlowId,
+        event: SocketEvent,
+        now: Nanos,
+        more: &mut Vec<Action>,
+    ) {
+        self.translator.socket(now, flow, event, more);
+    }
+
+    fn connect(&mut self, flow: FlowId, target: Target, now: Nanos, more: &mut Vec<Action>) {
+        let to = match target {
+            Target::Outside(to) => Some((to, true)),
+            Target::Host(to) => Some((to, false)),
+            Target::Resolver => {
+                let resolvers = settings::resolvers(&self.desired.network);
+                resolvers.first().map(|to| (*to, false))
+            }
+        };
+        let connected = match to {
+            Some((to, is_outside)) => self.sockets.connect(flow, to, is_outside, now),
+            None => Err(Failure::Unreachable),
+        };
+        if let Err(failure) = connected {
+            self.fail(flow, failure, now, more);
+        }
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        flow: FlowId,
+        failure: Failure,
+        now: Nanos,
+        more: &mut Vec<Action>,
+    ) {
+        self.counters.rejected_by_interface += u64::from(failure.refusal().is_some());
+        self.report(flow, SocketEvent::Failed(failure), now, more);
+    }
+
+    fn send(&mut self, flow: FlowId, bytes: Bytes, now: Nanos, more: &mut Vec<Action>) {
+        let Some(socket) = self.sockets.get(flow) else {
+            return;
+        };
+        self.counters.sent.calls += 1;
+        let event = match socket.send(bytes) {
+            Ok(taken) if taken as usize == bytes.len() => {
+                let room = socket.room();
+                SocketEvent::Sent { taken, room }
+            }
+            // The system takes no more: an estimate of the room would be wrong.
+            Ok(taken) => SocketEvent::Sent { taken, room: 0 },
+            Err(_) => SocketEvent::Reset,
+        };
+        self.report(flow, event, now, more);
+    }
+
+    fn send_to(
+        &mut self,
+        flow: FlowId,
+        target: Target,
+        (bytes, segment): (Bytes, u16),
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let to = match target {
+            Target::Outside(to) => match self.sockets.is_own(to.ip(), now) {
+                Ok(false) => to,
+                Ok(true) => return Err(Refusal::Denied),
+                Err(_) => return Err(Refusal::Unreachable),
+            },
+            Target::Host(to) => to,
+            Target::Resolver => return Err(Refusal::Unreachable),
+        };
+        self.counters.sent.calls += 1;
+        let Some(socket) = self.sockets.get(flow) else {
+            return Err(Refusal::Flows);
+        };
+        match socket.send_to(bytes, to, segment) {
+            // The system cannot send a datagram that is longer than the way permits.
+            Ok(()) | Err(Errno::MSGSIZE) => Ok(()),
+            Err(_) => Err(Refusal::Unreachable),
+        }
+    }
+}

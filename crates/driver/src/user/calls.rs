@@ -1,0 +1,332 @@
+//! System calls with bytes of buffers.
+
+use std::mem::{self, MaybeUninit};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use rustix::io::Errno;
+use usernet::Progress;
+
+use super::memory::Bytes;
+
+/// Flags of every call: none waits, and none raises a signal.
+const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+/// Scratch space for bytes in front of those that are peeked, where a socket has no peek offset.
+const SCRATCH: usize = 64 << 10;
+/// Pieces of a message at most (`IOV_MAX` is 1024).
+const PIECES: usize = 64;
+
+fn last_error() -> Errno {
+    let number = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
+}
+
+fn count(returned: isize) -> Result<usize, Errno> {
+    usize::try_from(returned).map_err(|_| last_error())
+}
+
+/// Sends bytes by a connected socket; returns how many the system took.
+pub(super) fn send(socket: BorrowedFd<'_>, bytes: Bytes) -> Result<usize, Errno> {
+    // SAFETY: the bytes are mapped, and only the system reads them.
+    count(unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.pointer().cast(),
+            bytes.len(),
+            FLAGS,
+        )
+    })
+}
+
+/// Sends bytes as one datagram, or as several of `segment` bytes if that is not 0.
+pub(super) fn send_to(
+    socket: BorrowedFd<'_>,
+    bytes: Bytes,
+    to: SocketAddr,
+    segment: u16,
+) -> Result<(), Errno> {
+    let (mut name, name_len) = to_raw(to);
+    let mut piece = libc::iovec {
+        iov_base: bytes.pointer().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut control = [0u64; 4];
+    let mut message = message(&mut piece, 1);
+    message.msg_name = (&raw mut name).cast();
+    message.msg_namelen = name_len;
+    if segment != 0 {
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: the macros compute with their argument only.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
+        // SAFETY: the control buffer is aligned and longer than `CMSG_SPACE(2)`, so that there is a
+        // first header with two bytes behind it.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_UDP;
+            (*header).cmsg_type = libc::UDP_SEGMENT;
+            (*header).cmsg_len = libc::CMSG_LEN(2) as _;
+            ptr::copy_nonoverlapping(segment.to_ne_bytes().as_ptr(), libc::CMSG_DATA(header), 2);
+        }
+    }
+    // SAFETY: name, piece and control buffer live until the call returns, with the given lengths;
+    // the bytes are mapped, and only the system reads them.
+    count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) }).map(drop)
+}
+
+/// Receives a datagram; returns its length, which is more than was there room for if it was cut,
+/// and its sender.
+pub(super) fn receive_from(
+    socket: BorrowedFd<'_>,
+    into: Bytes,
+) -> Result<(usize, SocketAddr), Errno> {
+    let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut name_len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `into` is mapped memory that only the system writes here; the name has the given
+    // length.
+    let len = count(unsafe {
+        libc::recvfrom(
+            socket.as_raw_fd(),
+            into.pointer().cast(),
+            into.len(),
+            FLAGS | libc::MSG_TRUNC,
+            name.as_mut_ptr().cast(),
+            &raw mut name_len,
+        )
+    })?;
+    // SAFETY: all bytes of the structure are initialised, and any are a value.
+    let name = unsafe { name.assume_init() };
+    of_raw(&name)
+        .map(|from| (len, from))
+        .ok_or(Errno::AFNOSUPPORT)
+}
+
+/// Reads without consuming, from the socket's peek offset on; returns the number of bytes, 0 at the
+/// end.
+pub(super) fn peek(socket: BorrowedFd<'_>, into: Bytes) -> Result<usize, Errno> {
+    let flags = FLAGS | libc::MSG_PEEK;
+    // SAFETY: `into` is mapped memory that only the system writes here.
+    count(unsafe { libc::recv(socket.as_raw_fd(), into.pointer().cast(), into.len(), flags) })
+}
+
+/// As [`peek`], `offset` bytes behind the first that was not consumed, of a socket without a peek
+/// offset. `None`: that is further than can be read at once.
+pub(super) fn peek_at(
+    socket: BorrowedFd<'_>,
+    offset: u32,
+    into: Bytes,
+) -> Option<Result<usize, Errno>> {
+    let mut scratch = [0u8; SCRATCH];
+    let nothing = libc::iovec {
+        iov_base: scratch.as_mut_ptr().cast(),
+        iov_len: 0,
+    };
+    let mut pieces = [nothing; PIECES];
+    let mut left = offset as usize;
+    let mut used = 0;
+    while left > 0 {
+        let piece = pieces[..PIECES - 1].get_mut(used)?;
+        piece.iov_len = left.min(SCRATCH);
+        left -= piece.iov_len;
+        used += 1;
+    }
+    pieces[used] = libc::iovec {
+        iov_base: into.pointer().cast(),
+        iov_len: into.len(),
+    };
+    let mut message = message(&raw mut pieces[0], used + 1);
+    // SAFETY: all pieces are the scratch space, which nobody reads, or mapped memory that only the
+    // system writes here; their number is right.
+    let got = count(unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &raw mut message, FLAGS | libc::MSG_PEEK)
+    });
+    Some(got.and_then(|len| match len.checked_sub(offset as usize) {
+        // The end, or less than was there before: what is behind it has not come.
+        Some(0) if offset > 0 => Err(Errno::AGAIN),
+        Some(len) => Ok(len),
+        None => Err(Errno::AGAIN),
+    }))
+}
+
+/// Consumes bytes of a TCP socket that were peeked; returns how many.
+pub(super) fn discard(socket: BorrowedFd<'_>, len: usize) -> Result<usize, Errno> {
+    let flags = FLAGS | libc::MSG_TRUNC;
+    // SAFETY: with this flag a TCP socket writes nothing (tcp(7)).
+    count(unsafe { libc::recv(socket.as_raw_fd(), ptr::null_mut(), len, flags) })
+}
+
+/// Sets the offset from which [`peek`] reads.
+pub(super) fn set_peek_offset(socket: BorrowedFd<'_>, offset: u32) -> Result<(), Errno> {
+    let value = offset as libc::c_int;
+    // SAFETY: the option reads one int, whose length is given.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEEK_OFF,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Returns the bytes of a TCP socket that its peer has not acknowledged (`SIOCOUTQ`, tcp(7)).
+pub(super) fn unacknowledged(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
+    number_by_ioctl(socket, libc::TIOCOUTQ)
+}
+
+fn number_by_ioctl(socket: BorrowedFd<'_>, request: libc::Ioctl) -> Result<u32, Errno> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the requests of the callers write one int.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut value) };
+    if done < 0 {
+        return Err(last_error());
+    }
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
+/// Returns how far a TCP socket has come, by what the system knows; `None` for a socket that is no
+/// connection of TCP any more. `connected`: it was not accepted.
+pub(super) fn progress(socket: BorrowedFd<'_>, connected: bool) -> Option<Progress> {
+    let info = tcp_info(socket)?;
+    let (guest_closed, peer_closed) = match info.state {
+        ESTABLISHED => (false, false),
+        FIN_WAIT1 | FIN_WAIT2 => (true, false),
+        CLOSE_WAIT => (false, true),
+        LAST_ACK | CLOSING => (true, true),
+        _ => return None,
+    };
+    let unacknowledged = unacknowledged(socket).ok()?;
+    let unread = number_by_ioctl(socket, libc::FIONREAD).ok()?;
+    // The SYN and each FIN are counted as a byte.
+    let sent = (info.acked + u64::from(unacknowledged)).checked_sub(u64::from(connected))?;
+    let taken = sent.checked_sub(u64::from(guest_closed))?;
+    let given = info.received.checked_sub(u64::from(peer_closed))?;
+    let given = given.checked_sub(u64::from(unread))?;
+    Some(Progress {
+        taken,
+        given,
+        unread,
+        guest_closed,
+        peer_closed,
+        room: 0,
+    })
+}
+
+/// States of a connection (`net/tcp_states.h` of Linux).
+const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
+const FIN_WAIT2: u8 = 5;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
+
+/// Fields of `struct tcp_info` (`linux/tcp.h`).
+struct TcpInfo {
+    state: u8,
+    /// `tcpi_bytes_acked`.
+    acked: u64,
+    /// `tcpi_bytes_received`.
+    received: u64,
+}
+
+fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
+    const LEN: usize = 136;
+    let mut bytes = [0u8; LEN];
+    let mut len = LEN as libc::socklen_t;
+    // SAFETY: the system writes at most `len` bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            bytes.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    let number = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
+    (done == 0 && len as usize == LEN).then(|| TcpInfo {
+        state: bytes[0],
+        acked: number(120),
+        received: number(128),
+    })
+}
+
+/// A message of pieces, without name and control data.
+fn message(pieces: *mut libc::iovec, count: usize) -> libc::msghdr {
+    // SAFETY: zero is a value of this C structure: null pointers and lengths of 0.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = pieces;
+    message.msg_iovlen = count as _;
+    message
+}
+
+fn to_raw(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: zero is a value of this C structure.
+    let mut raw: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let place = &raw mut raw;
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            let value = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is as long and as aligned as every address.
+            unsafe { place.cast::<libc::sockaddr_in>().write(value) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let value = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(value) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (raw, len as libc::socklen_t)
+}
+
+fn of_raw(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let place = ptr::from_ref(raw);
+    match i32::from(raw.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the storage is as long and as aligned as every address.
+            let v4 = unsafe { place.cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { place.cast::<libc::sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Some(SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_keep_their_values() {
+        for text in ["192.0.2.1:53", "[2001:db8::1]:65535", "[fe80::1%3]:1"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(of_raw(&to_raw(address).0), Some(address));
+        }
+    }
+}

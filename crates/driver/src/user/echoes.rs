@@ -1,0 +1,225 @@
+//! Echo requests to the outside, by ping sockets (icmp(7)), which need no right: the system permits
+//! them to the groups of `net.ipv4.ping_group_range`. It replaces the identifier of a request by
+//! its own, so that each identifier of a guest has a socket.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
+    socket_with,
+};
+use usernet::Nanos;
+use usernet::network::{Network, Refusal};
+use wire::build::PacketBuilder;
+use wire::packet::L3;
+use wire::{MacAddr, Parsed, icmp};
+
+use super::events::{Kind, Tag};
+
+/// Types of messages (RFC 792; RFC 4443).
+const REQUEST: u8 = 8;
+const REPLY: u8 = 0;
+const REQUEST6: u8 = 128;
+const REPLY6: u8 = 129;
+/// Most sockets, and most of one guest.
+const SOCKETS_MAX: usize = 256;
+const GUEST_MAX: usize = 32;
+/// A socket that is not used ends after so long (RFC 5508, requirement 2: a minute at least).
+const IDLE: Nanos = 60_000_000_000;
+/// Room for a reply of any length.
+const MESSAGE: usize = 1 << 16;
+/// Bytes of headers in front of the data of a reply.
+const HEADERS: usize = 40 + icmp::HEADER_LEN;
+
+/// A sequence of echo requests: guest, and identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Sequence {
+    station: MacAddr,
+    guest: IpAddr,
+    id: u16,
+}
+
+#[derive(Debug)]
+struct Echo {
+    fd: OwnedFd,
+    sequence: Sequence,
+    serial: u32,
+    deadline: Nanos,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Echoes {
+    epoll: OwnedFd,
+    network: Network,
+    open: HashMap<u32, Echo>,
+    sequences: HashMap<Sequence, u32>,
+    next: u32,
+}
+
+/// An echo request to an address outside.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    sequence: Sequence,
+    pub(super) to: IpAddr,
+    /// The message, from its type on.
+    message: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads a whole frame whose headers the gateway's services have checked; `None` if it is no
+    /// echo request.
+    pub(super) fn parse(frame: &'a [u8]) -> Option<Self> {
+        let headers = &frame[..frame.len().min(wire::SNAPSHOT)];
+        let parsed = Parsed::parse(headers, frame.len());
+        let (guest, to): (IpAddr, IpAddr) = match parsed.l3 {
+            L3::V4 { src, dst, .. } => (src.into(), dst.into()),
+            L3::V6 { src, dst, .. } => (src.into(), dst.into()),
+            _ => return None,
+        };
+        let start = usize::from(parsed.l4_offset?);
+        let message = frame.get(start..parsed.l3_end as usize)?;
+        let expected = match guest {
+            IpAddr::V4(_) => (icmp::PROTOCOL_V4, REQUEST),
+            IpAddr::V6(_) => (icmp::PROTOCOL_V6, REQUEST6),
+        };
+        let [kind, code, _, _, high, low, ..] = message else {
+            return None;
+        };
+        let id = u16::from_be_bytes([*high, *low]);
+        let is_request = (parsed.l4_proto, *kind) == expected && *code == 0;
+        (is_request && message.len() >= icmp::HEADER_LEN).then_some(Self {
+            sequence: Sequence {
+                station: parsed.src,
+                guest,
+                id,
+            },
+            to,
+            message,
+        })
+    }
+}
+
+impl Echoes {
+    pub(super) fn new(epoll: OwnedFd, network: Network) -> Self {
+        Self {
+            epoll,
+            network,
+            open: HashMap::new(),
+            sequences: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// [`Refusal::Protocol`] where the system permits no ping sockets, [`Refusal::Flows`] at a
+    /// bound, [`Refusal::Unreachable`] without a way.
+    pub(super) fn send(&mut self, request: &Request<'_>, now: Nanos) -> Result<(), Refusal> {
+        let sequence = request.sequence;
+        if !self.network.may_be_guest(sequence.guest) {
+            return Err(Refusal::Protocol);
+        }
+        let number = match self.sequences.get(&sequence) {
+            Some(number) => *number,
+            None => self.open(sequence)?,
+        };
+        let Some(echo) = self.open.get_mut(&number) else {
+            return Err(Refusal::Flows);
+        };
+        echo.deadline = now.saturating_add(IDLE);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendto(
+            &echo.fd,
+            request.message,
+            flags,
+            &SocketAddr::new(request.to, 0),
+        ) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(()),
+            Err(_) => Err(Refusal::Unreachable),
+        }
+    }
+
+    fn open(&mut self, sequence: Sequence) -> Result<u32, Refusal> {
+        let of_guest = |echo: &&Echo| echo.sequence.station == sequence.station;
+        if self.open.len() >= SOCKETS_MAX
+            || self.open.values().filter(of_guest).count() >= GUEST_MAX
+        {
+            return Err(Refusal::Flows);
+        }
+        let (family, protocol) = match sequence.guest {
+            IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+            IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let opened = socket_with(family, SocketType::DGRAM, flags, Some(protocol));
+        let fd = opened.map_err(|error| match error {
+            Errno::MFILE | Errno::NFILE => Refusal::Flows,
+            _ => Refusal::Protocol,
+        })?;
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let tag = Tag::new(Kind::Echo, number, number);
+        let added = epoll::add(&self.epoll, &fd, tag.data(), EventFlags::IN);
+        added.map_err(|_| Refusal::Flows)?;
+        self.sequences.insert(sequence, number);
+        let echo = Echo {
+            fd,
+            sequence,
+            serial: tag.serial(),
+            deadline: 0,
+        };
+        self.open.insert(number, echo);
+        Ok(number)
+    }
+
+    /// Reads a reply; returns its frame.
+    pub(super) fn event(&mut self, tag: Tag) -> Option<Vec<u8>> {
+        let echo = self.open.get(&tag.index());
+        let echo = echo.filter(|echo| echo.serial == tag.serial())?;
+        let mut bytes = vec![0; MESSAGE];
+        // An error is about a request, which gets no reply.
+        let (len, _, from) = recvfrom(&echo.fd, &mut bytes[..], RecvFlags::DONTWAIT).ok()?;
+        let from = SocketAddr::try_from(from?).ok()?.ip();
+        let (&[kind, code, _, _, _, _, high, low], data) =
+            bytes.get(..len)?.split_first_chunk::<8>()?;
+        if HEADERS + data.len() > usize::from(self.network.mtu()) || code != 0 {
+            return None;
+        }
+        let sequence = echo.sequence;
+        let [id_high, id_low] = sequence.id.to_be_bytes();
+        let rest = [id_high, id_low, high, low];
+        let builder = PacketBuilder::new(self.network.mac(), sequence.station);
+        let builder = match (from, sequence.guest, kind) {
+            (IpAddr::V4(from), IpAddr::V4(guest), REPLY) => {
+                builder.ipv4(from, guest).icmp(REPLY, 0, rest)
+            }
+            (IpAddr::V6(from), IpAddr::V6(guest), REPLY6) => {
+                builder.ipv6(from, guest).icmp(REPLY6, 0, rest)
+            }
+            _ => return None,
+        };
+        Some(builder.payload(data).build())
+    }
+
+    /// When [`Self::expire`] is to be called at the latest.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.open.values().map(|echo| echo.deadline).min()
+    }
+
+    /// Closes sockets that were not used for long.
+    pub(super) fn expire(&mut self, now: Nanos) {
+        self.open.retain(|_, echo| {
+            let stays = echo.deadline > now;
+            if !stays {
+                self.sequences.remove(&echo.sequence);
+            }
+            stays
+        });
+    }
+}

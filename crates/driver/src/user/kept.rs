@@ -1,0 +1,226 @@
+//! Flows that outlive the process: their records are in memory of the supervisor's, and copies of
+//! their sockets lie with it.
+//!
+//! ```text
+//! worker: a flow is a second old   record -> memory; socket -> outbox -> main thread -> supervisor
+//! worker: a flow has ended         record cleared; number -> outbox -> main thread -> supervisor
+//! ```
+//!
+//! A record is written once. A successor reads it as if an enemy had written it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use channel::driving::FLOW_RECORD;
+use mapping::Mapping;
+use sys::event;
+use usernet::RECORD_LEN;
+
+const _: () = assert!(RECORD_LEN == FLOW_RECORD);
+const WORDS: usize = RECORD_LEN / 8;
+
+/// A flow of a predecessor: the number of its record, and its socket.
+#[derive(Debug)]
+pub(crate) struct KeptFlow {
+    pub(crate) slot: u32,
+    pub(crate) socket: OwnedFd,
+}
+
+/// Memory for records, which the supervisor made.
+#[derive(Debug)]
+pub(crate) struct Records {
+    mapping: Mapping,
+    slots: u32,
+}
+
+impl Records {
+    /// Maps a file with room for so many records.
+    ///
+    /// # Errors
+    /// The system's refusal, or the file is shorter.
+    pub(crate) fn new(file: &OwnedFd, slots: u32) -> io::Result<Self> {
+        let len = u64::from(slots) * RECORD_LEN as u64;
+        let mapping = Mapping::shared(file, len, 0).map_err(io::Error::other)?;
+        Ok(Self { mapping, slots })
+    }
+
+    fn word(&self, slot: u32, word: usize) -> &AtomicU64 {
+        assert!(slot < self.slots && word < WORDS, "no such record");
+        let at = slot as usize * RECORD_LEN + 8 * word;
+        // SAFETY: the record lies inside the mapping, which starts at a page, so that the word is
+        // aligned; all accesses are atomic, and the mapping lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().wrapping_add(at).cast()) }
+    }
+
+    fn read(&self, slot: u32) -> [u8; RECORD_LEN] {
+        let mut record = [0; RECORD_LEN];
+        for (at, bytes) in record.chunks_exact_mut(8).enumerate() {
+            let word = self.word(slot, at).load(Ordering::Acquire);
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        record
+    }
+
+    /// Writes a record, its version last: before that it is none.
+    fn write(&self, slot: u32, record: &[u8; RECORD_LEN]) {
+        for (at, bytes) in record.chunks_exact(8).enumerate().rev() {
+            let word = u64::from_ne_bytes(std::array::from_fn(|i| bytes[i]));
+            self.word(slot, at).store(word, Ordering::Release);
+        }
+    }
+
+    fn clear(&self, slot: u32) {
+        self.word(slot, 0).store(0, Ordering::Release);
+    }
+}
+
+/// A message for the supervisor about a flow.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// It is to keep this socket.
+    Keep(u32, Arc<OwnedFd>),
+    /// It is to drop the socket with this number.
+    Drop(u32),
+}
+
+/// Letters that the worker leaves for the main thread.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    letters: Mutex<VecDeque<Letter>>,
+    /// Readable when there are some.
+    event: OwnedFd,
+}
+
+impl Outbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            letters: Mutex::default(),
+            event: event::create()?,
+        })
+    }
+
+    fn put(&self, letter: Letter) {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if letters.is_empty() {
+            // Full only if it is readable already.
+            let _ = event::ring(&self.event);
+        }
+        letters.push_back(letter);
+    }
+
+    /// Takes the next letters of one kind: at most `keep` to keep, or `drop` to drop.
+    pub(crate) fn take(&self, keep: usize, drop: usize) -> Vec<Letter> {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let keeps = |letter: &Letter| matches!(letter, Letter::Keep(..));
+        let Some(first) = letters.front().map(keeps) else {
+            return Vec::new();
+        };
+        let most = if first { keep } else { drop };
+        let same = letters.iter().take(most);
+        let count = same.take_while(|letter| keeps(letter) == first).count();
+        letters.drain(..count).collect()
+    }
+
+    /// The descriptor that is readable when there are letters.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Returns whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        let letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.is_empty()
+    }
+}
+
+/// The worker's part: which numbers are free.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    records: Records,
+    free: Vec<u32>,
+    outbox: Arc<Outbox>,
+}
+
+impl Keeper {
+    /// All numbers are free but those that are `taken`.
+    pub(crate) fn new(records: Records, taken: &[u32], outbox: Arc<Outbox>) -> Self {
+        let free = (0..records.slots).rev();
+        let free = free.filter(|slot| !taken.contains(slot)).collect();
+        Self {
+            records,
+            free,
+            outbox,
+        }
+    }
+
+    /// The record of a predecessor.
+    pub(crate) fn record(&self, slot: u32) -> [u8; RECORD_LEN] {
+        self.records.read(slot)
+    }
+
+    /// Keeps a flow; returns its number, if one is free.
+    pub(crate) fn keep(&mut self, record: &[u8; RECORD_LEN], socket: Arc<OwnedFd>) -> Option<u32> {
+        let slot = self.free.pop()?;
+        self.records.write(slot, record);
+        self.outbox.put(Letter::Keep(slot, socket));
+        Some(slot)
+    }
+
+    /// Keeps a flow no longer.
+    pub(crate) fn drop(&mut self, slot: u32) {
+        self.records.clear(slot);
+        self.outbox.put(Letter::Drop(slot));
+        self.free.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(slots: u32) -> (OwnedFd, Records) {
+        let len = u64::from(slots) * RECORD_LEN as u64;
+        let file = sys::file::fixed("records", len).unwrap();
+        let records = Records::new(&file, slots).unwrap();
+        (file, records)
+    }
+
+    fn socket() -> Arc<OwnedFd> {
+        Arc::new(event::create().unwrap())
+    }
+
+    #[test]
+    fn records_outlive_their_writer_until_they_are_cleared() {
+        let (file, records) = records(2);
+        let outbox = Arc::new(Outbox::new().unwrap());
+        let mut keeper = Keeper::new(records, &[], outbox.clone());
+        let record: [u8; RECORD_LEN] = std::array::from_fn(|at| at as u8 + 1);
+        assert_eq!(keeper.keep(&record, socket()), Some(0));
+        assert_eq!(keeper.keep(&record, socket()), Some(1));
+        assert_eq!(keeper.keep(&record, socket()), None, "no number is free");
+        keeper.drop(1);
+        drop(keeper);
+        let successor = Keeper::new(Records::new(&file, 2).unwrap(), &[0], outbox.clone());
+        assert_eq!(successor.record(0), record);
+        assert_eq!(successor.record(1)[..8], [0; 8]);
+        assert_eq!(successor.free, [1]);
+        let kinds = |letters: Vec<Letter>| -> Vec<(bool, u32)> {
+            let kind = |letter: Letter| match letter {
+                Letter::Keep(slot, _) => (true, slot),
+                Letter::Drop(slot) => (false, slot),
+            };
+            letters.into_iter().map(kind).collect()
+        };
+        assert_eq!(kinds(outbox.take(1, 8)), [(true, 0)]);
+        assert_eq!(kinds(outbox.take(8, 8)), [(true, 1)]);
+        assert_eq!(kinds(outbox.take(8, 8)), [(false, 1)]);
+        assert!(outbox.is_empty() && outbox.take(8, 8).is_empty());
+    }
+}

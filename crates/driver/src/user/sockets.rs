@@ -1,0 +1,477 @@
+//! The sockets of flows.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketFlags, SocketType, connect, connect_unspec, getsockname,
+    shutdown, socket_with, sockopt,
+};
+use usernet::{Failure, Family, FlowId, Nanos, Peek, Peeked, RECORD_LEN};
+use wire::{ethernet, ipv4, ipv6, udp};
+
+use super::calls;
+use super::events::{Kind, Tag};
+use super::kept::Keeper;
+use super::memory::Bytes;
+
+/// Least room that is reported of a socket that the system calls writable: one with less would be
+/// reported again and again.
+const LEAST_ROOM: u32 = 4096;
+/// For so long an address counts as one that is not the host's.
+const KNOWN: Nanos = 1_000_000_000;
+/// Most addresses that are known so.
+const KNOWN_MAX: usize = 1024;
+/// Any port, for a datagram socket that sends nothing (RFC 863).
+pub(super) const DISCARD: u16 = 9;
+
+/// Bytes of headers in front of a datagram.
+const HEADERS_V4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
+const HEADERS_V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + udp::HEADER_LEN;
+
+/// All events of a socket, as edges.
+const EDGES: EventFlags = EventFlags::IN
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
+/// Progress of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// A TCP socket that connects.
+    Connecting,
+    /// A TCP socket that is connected.
+    Connected,
+    /// A UDP socket.
+    Datagrams,
+}
+
+/// A socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: Arc<OwnedFd>,
+    pub(super) flow: FlowId,
+    serial: u32,
+    pub(super) progress: Progress,
+    /// The flow awaits that the socket takes bytes again.
+    pub(super) awaits_room: bool,
+    /// The peer has closed its half.
+    pub(super) ended: bool,
+    /// A mapping's datagrams have their turn.
+    pub(super) is_queued: bool,
+    /// Bytes of headers in front of a datagram of its IP version.
+    udp_headers: usize,
+    /// The peek offset of the system, if it has one for TCP.
+    peek_offset: Option<u32>,
+    /// The number under which the supervisor keeps it.
+    slot: Option<u32>,
+}
+
+/// Sockets by the numbers of their flows.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    epoll: OwnedFd,
+    all: Vec<Option<Socket>>,
+    serial: u32,
+    own: OwnAddresses,
+    keeper: Keeper,
+}
+
+/// Translates an error of a connection.
+pub(super) fn failure(error: Errno) -> Failure {
+    match error {
+        Errno::CONNREFUSED => Failure::Refused,
+        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL => {
+            Failure::Descriptors
+        }
+        _ => Failure::Unreachable,
+    }
+}
+
+fn family_of(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+/// Opens a socket that does not wait.
+pub(super) fn open(address: IpAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family_of(address), kind, flags, None)
+}
+
+impl Sockets {
+    /// None yet; events of theirs come to `epoll`.
+    pub(super) fn new(epoll: OwnedFd, keeper: Keeper) -> Self {
+        Self {
+            epoll,
+            all: Vec::new(),
+            serial: 0,
+            own: OwnAddresses::default(),
+            keeper,
+        }
+    }
+
+    /// Connects a TCP socket. An event follows.
+    ///
+    /// # Errors
+    /// Why it failed at once.
+    pub(super) fn connect(
+        &mut self,
+        flow: FlowId,
+        to: SocketAddr,
+        is_outside: bool,
+        now: Nanos,
+    ) -> Result<(), Failure> {
+        if is_outside && self.own.contains(to.ip(), now).map_err(failure)? {
+            return Err(Failure::Own);
+        }
+        let opened = || -> Result<OwnedFd, Errno> {
+            let fd = open(to.ip(), SocketType::STREAM)?;
+            // The guest has waited for more already, if it wants to.
+            sockopt::set_tcp_nodelay(&fd, true)?;
+            // Urgent bytes stay in the stream, so that they are counted as others.
+            sockopt::set_socket_oobinline(&fd, true)?;
+            match connect(&fd, &to) {
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+                Err(error) => Err(error),
+            }
+        };
+        let fd = opened().map_err(failure)?;
+        let peek_offset = calls::set_peek_offset(fd.as_fd(), 0).is_ok().then_some(0);
+        self.insert(flow, fd, Progress::Connecting, peek_offset)
+            .map_err(failure)
+    }
+
+    /// Opens the socket of a mapping.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn open_udp(&mut self, flow: FlowId, family: Family) -> Result<(), Errno> {
+        let any = match family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let fd = open(any, SocketType::DGRAM)?;
+        self.insert(flow, fd, Progress::Datagrams, None)?;
+        if let Some(socket) = self.get(flow) {
+            socket.udp_headers = match family {
+                Family::V4 => HEADERS_V4,
+                Family::V6 => HEADERS_V6,
+            };
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        flow: FlowId,
+        fd: OwnedFd,
+        progress: Progress,
+        peek_offset: Option<u32>,
+    ) -> Result<(), Errno> {
+        self.serial = self.serial.wrapping_add(1);
+        let tag = Tag::new(Kind::Flow, self.serial, flow.index() as u32);
+        epoll::add(&self.epoll, &fd, tag.data(), EDGES)?;
+        if self.all.len() <= flow.index() {
+            self.all.resize_with(flow.index() + 1, || None);
+        }
+        self.all[flow.index()] = Some(Socket {
+            fd: Arc::new(fd),
+            flow,
+            serial: tag.serial(),
+            progress,
+            awaits_room: false,
+            ended: false,
+            is_queued: false,
+            udp_headers: HEADERS_V4,
+            peek_offset,
+            slot: None,
+        });
+        Ok(())
+    }
+
+    /// The socket of a flow.
+    pub(super) fn get(&mut self, flow: FlowId) -> Option<&mut Socket> {
+        let socket = self.all.get_mut(flow.index())?.as_mut();
+        socket.filter(|socket| socket.flow == flow)
+    }
+
+    /// The socket of an event; `None` if it was closed meanwhile.
+    pub(super) fn of_event(&mut self, tag: Tag) -> Option<&mut Socket> {
+        let socket = self.all.get_mut(tag.index() as usize)?.as_mut();
+        socket.filter(|socket| socket.serial == tag.serial())
+    }
+
+    /// Has the next event of the socket reported, also of a state that it has already.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn await_room(&mut self, flow: FlowId) -> Result<(), Errno> {
+        let Some(socket) = self.all.get_mut(flow.index()).and_then(Option::as_mut) else {
+            return Ok(());
+        };
+        socket.awaits_room = true;
+        let tag = Tag::new(Kind::Flow, socket.serial, flow.index() as u32);
+        epoll::modify(&self.epoll, &socket.fd, tag.data(), EDGES)
+    }
+
+    /// Closes the socket of a flow, with a reset of the peer or without.
+    pub(super) fn close(&mut self, flow: FlowId, reset: bool) {
+        if self.get(flow).is_none() {
+            return;
+        }
+        let Some(socket) = self.all.get_mut(flow.index()).and_then(Option::take) else {
+            return;
+        };
+        // Others may have a descriptor of it, so that it ends before the last one is closed. A
+        // failure means that it has ended already.
+        if reset {
+            let _ = connect_unspec(&socket.fd);
+        } else if socket.progress == Progress::Connected {
+            let _ = shutdown(&socket.fd, Shutdown::Both);
+        }
+        if let Some(slot) = socket.slot {
+            // The supervisor's descriptor would keep its events.
+            let _ = epoll::delete(&self.epoll, &socket.fd);
+            self.keeper.drop(slot);
+        }
+    }
+
+    /// Has a flow outlive the process, if it has a socket and there is a number for it.
+    pub(super) fn keep(&mut self, flow: FlowId, record: &[u8; RECORD_LEN]) {
+        let socket = self.all.get_mut(flow.index()).and_then(Option::as_mut);
+        let socket = socket.filter(|socket| socket.flow == flow && socket.slot.is_none());
+        if let Some(socket) = socket.filter(|of| of.progress != Progress::Connecting) {
+            socket.slot = self.keeper.keep(record, socket.fd.clone());
+        }
+    }
+
+    /// The record of a predecessor's flow.
+    pub(super) fn record(&self, slot: u32) -> [u8; RECORD_LEN] {
+        self.keeper.record(slot)
+    }
+
+    /// Continues a predecessor's flow.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn inherit(
+        &mut self,
+        flow: FlowId,
+        fd: OwnedFd,
+        slot: u32,
+        progress: Progress,
+    ) -> Result<(), Errno> {
+        let peeks = progress == Progress::Connected;
+        let peek_offset = peeks.then(|| calls::set_peek_offset(fd.as_fd(), 0).ok().map(|()| 0));
+        let is_v6 = sockopt::socket_domain(&fd)? == AddressFamily::INET6;
+        self.insert(flow, fd, progress, peek_offset.flatten())?;
+        if let Some(socket) = self.get(flow) {
+            socket.slot = Some(slot);
+            socket.udp_headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
+        }
+        Ok(())
+    }
+
+    /// Adds the socket of a connection that was accepted.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn accepted(&mut self, flow: FlowId, fd: OwnedFd) -> Result<(), Errno> {
+        let peek_offset = calls::set_peek_offset(fd.as_fd(), 0).is_ok().then_some(0);
+        self.insert(flow, fd, Progress::Connected, peek_offset)
+    }
+
+    /// The descriptor with the events of all sockets.
+    pub(super) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Ends a predecessor's flow that cannot be continued.
+    pub(super) fn disinherit(&mut self, slot: u32) {
+        self.keeper.drop(slot);
+    }
+
+    /// Returns whether the host itself has an address.
+    ///
+    /// # Errors
+    /// The system has no way to it.
+    pub(super) fn is_own(&mut self, address: IpAddr, now: Nanos) -> Result<bool, Errno> {
+        self.own.contains(address, now)
+    }
+}
+
+impl Socket {
+    /// Returns the error that waits at the socket, which has none then.
+    pub(super) fn take_error(&self) -> Option<Errno> {
+        match sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) | Err(error) => Some(error),
+        }
+    }
+
+    /// Returns the free bytes of the send buffer, see [`room_of`].
+    pub(super) fn room(&self) -> u32 {
+        room_of(&self.fd)
+    }
+
+    /// Returns the same of a socket that the system calls writable.
+    pub(super) fn room_of_writable(&self) -> u32 {
+        self.room().max(LEAST_ROOM)
+    }
+
+    /// Sends bytes; returns how many the system took.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn send(&self, bytes: Bytes) -> Result<u32, Errno> {
+        match calls::send(self.fd.as_fd(), bytes) {
+            Ok(taken) => Ok(taken as u32),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a datagram, or several of `segment` bytes.
+    ///
+    /// # Errors
+    /// The system's refusal; frames for which it has no memory now are lost.
+    pub(super) fn send_to(&self, bytes: Bytes, to: SocketAddr, segment: u16) -> Result<(), Errno> {
+        match calls::send_to(self.fd.as_fd(), bytes, to, segment) {
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(()),
+            // The system cannot cut it: each datagram has its call.
+            Err(Errno::INVAL | Errno::IO) if segment != 0 => {
+                let segment = usize::from(segment);
+                (0..bytes.len()).step_by(segment).try_for_each(|start| {
+                    let part = bytes.part(start, segment.min(bytes.len() - start));
+                    part.map_or(Ok(()), |part| self.send_to(part, to, 0))
+                })
+            }
+            sent => sent,
+        }
+    }
+
+    /// Returns the bytes of headers in front of a datagram for the guest.
+    pub(super) fn udp_headers(&self) -> usize {
+        self.udp_headers
+    }
+
+    /// Receives a datagram: its length and its sender; `None` if there is none.
+    pub(super) fn receive_from(&self, into: Bytes) -> Option<(usize, SocketAddr)> {
+        // An error is of a datagram that was sent before; the next call has what follows.
+        let mut tries = std::iter::repeat_with(|| calls::receive_from(self.fd.as_fd(), into));
+        let is_final =
+            |got: &Result<_, Errno>| !matches!(got, Err(Errno::INTR | Errno::CONNREFUSED));
+        tries.find(is_final)?.ok()
+    }
+
+    /// Reads bytes without consuming them.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn peek(&mut self, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
+        let into = into.part(0, into.len().min(peek.len as usize));
+        let Some(into) = into.filter(|into| into.len() > 0) else {
+            return Ok(Peeked::Empty);
+        };
+        let got = match self.peek_offset {
+            Some(at) => {
+                if at != peek.offset {
+                    calls::set_peek_offset(self.fd.as_fd(), peek.offset)?;
+                    self.peek_offset = Some(peek.offset);
+                }
+                calls::peek(self.fd.as_fd(), into)
+            }
+            None => match calls::peek_at(self.fd.as_fd(), peek.offset, into) {
+                Some(got) => got,
+                None => return Ok(Peeked::Empty),
+            },
+        };
+        match got {
+            Ok(0) => Ok(Peeked::End),
+            Ok(len) => {
+                if let Some(at) = &mut self.peek_offset {
+                    *at = at.wrapping_add(len as u32);
+                }
+                Ok(Peeked::Bytes(len as u32))
+            }
+            Err(Errno::AGAIN) if self.peek_offset.is_none() && self.ended => Ok(Peeked::End),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Peeked::Empty),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Consumes bytes that were peeked.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {
+        let mut left = len as usize;
+        while left > 0 {
+            match calls::discard(self.fd.as_fd(), left) {
+                Ok(0) => return Err(Errno::CONNRESET),
+                Ok(done) => left = left.saturating_sub(done),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // The system keeps the place from which it peeks next.
+        if let Some(at) = &mut self.peek_offset {
+            *at = at.saturating_sub(len);
+        }
+        Ok(())
+    }
+
+    /// Sends no more bytes.
+    pub(super) fn shut_down(&self) {
+        // It fails where the peer has reset the connection, of which an event tells.
+        let _ = shutdown(&self.fd, Shutdown::Write);
+    }
+}
+
+/// Returns whether a socket is one of UDP.
+pub(super) fn is_datagram(fd: &OwnedFd) -> bool {
+    sockopt::socket_type(fd) == Ok(SocketType::DGRAM)
+}
+
+/// Returns the free bytes of the send buffer of a socket, about: the system counts memory, of which
+/// the payload has at least three quarters.
+pub(super) fn room_of(fd: &OwnedFd) -> u32 {
+    let size = sockopt::socket_send_buffer_size(fd).unwrap_or(0);
+    let used = calls::unacknowledged(fd.as_fd()).unwrap_or(0);
+    let size = u32::try_from(size / 4 * 3).unwrap_or(u32::MAX);
+    size.saturating_sub(used)
+}
+
+/// The host's own addresses: those from which it would send to them. Guests reach none of them.
+#[derive(Debug, Default)]
+struct OwnAddresses {
+    /// Addresses that are not the host's, and until when that holds.
+    others: HashMap<IpAddr, Nanos>,
+}
+
+impl OwnAddresses {
+    fn contains(&mut self, address: IpAddr, now: Nanos) -> Result<bool, Errno> {
+        if self.others.get(&address).is_some_and(|until| now < *until) {
+            return Ok(false);
+        }
+        // Nothing is sent: a datagram socket only finds its way.
+        let probe = open(address, SocketType::DGRAM)?;
+        connect(&probe, &SocketAddr::new(address, DISCARD))?;
+        let own = SocketAddr::try_from(getsockname(&probe)?)?;
+        if own.ip() == address {
+            return Ok(true);
+        }
+        if self.others.len() >= KNOWN_MAX {
+            self.others.clear();
+        }
+        self.others.insert(address, now.saturating_add(KNOWN));
+        Ok(false)
+    }
+}

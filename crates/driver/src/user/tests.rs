@@ -1,0 +1,442 @@
+//! A worker between a switch that is played here, and services of this host on its loopback.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use channel::driving::UserGuest;
+use sys::event;
+use wire::build::{PacketBuilder, TcpFields};
+use wire::packet::L3;
+use wire::tcp::{ACK, FIN, SYN, TcpView};
+use wire::{MacAddr, Parsed};
+
+use super::*;
+use crate::queue::tests::Device;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 15]);
+const GATEWAY: MacAddr = MacAddr([0x52, 0x55, 10, 0, 2, 2]);
+const GATEWAY_IP: [u8; 4] = [10, 0, 2, 2];
+const RST: u16 = 4;
+/// The guest's address and first sequence number.
+const GUEST_IP: [u8; 4] = [10, 0, 2, 20];
+const IRS: u32 = 7000;
+
+/// A worker, and the switch's side of its queues.
+struct World {
+    worker: UserWorker,
+    outbox: Arc<Outbox>,
+    /// Sockets that the supervisor has.
+    kept: Vec<KeptFlow>,
+    region: Arc<Region>,
+    from_switch: Device,
+    to_switch: Device,
+}
+
+fn network(host: &str) -> UserNetwork {
+    UserNetwork {
+        network: "10.0.2.0/24".to_owned(),
+        network6: None,
+        mac: GATEWAY.0,
+        mtu: 1500,
+        dns: true,
+        resolvers: Vec::new(),
+        allow: vec!["0.0.0.0/0".to_owned()],
+        deny: Vec::new(),
+        host: vec![host.to_owned()],
+        guests: vec![UserGuest {
+            name: "vm1".to_owned(),
+            mac: Some(GUEST.0),
+            addresses: vec![GUEST_IP.into()],
+        }],
+        forwards: Vec::new(),
+    }
+}
+
+/// A copy, as the supervisor hands it out.
+fn copy_of_flow(flow: &KeptFlow) -> KeptFlow {
+    KeptFlow {
+        slot: flow.slot,
+        socket: flow.socket.try_clone().unwrap(),
+    }
+}
+
+/// Records of a test.
+const SLOTS: u32 = 4;
+
+/// Memory for records.
+fn records() -> OwnedFd {
+    sys::file::fixed("records", u64::from(SLOTS) * usernet::RECORD_LEN as u64).unwrap()
+}
+
+impl World {
+    fn new(host: &str) -> Self {
+        Self::after(host, &records(), Vec::new())
+    }
+
+    /// A worker that continues flows of a predecessor.
+    fn after(host: &str, records: &OwnedFd, flows: Vec<KeptFlow>) -> Self {
+        let region = Arc::new(Region::heap(1));
+        let kept = flows.iter().map(copy_of_flow).collect();
+        let outbox = Arc::new(Outbox::new().unwrap());
+        let inherited = Inherited {
+            records: Records::new(records, SLOTS).unwrap(),
+            flows,
+            outbox: outbox.clone(),
+        };
+        let worker = UserWorker::new(&region, network(host), Arc::default(), inherited);
+        Self {
+            outbox,
+            kept,
+            from_switch: Device::new(&region, 0),
+            to_switch: Device::new(&region, 1),
+            worker: worker.unwrap(),
+            region,
+        }
+    }
+
+    /// Ends as a killed process does; returns what the supervisor has of its flows.
+    fn kill(mut self) -> Vec<KeptFlow> {
+        self.worker.keep(now(), true);
+        let kept = |letter| match letter {
+            Letter::Keep(slot, socket) => {
+                let socket = socket.try_clone().unwrap();
+                KeptFlow { slot, socket }
+            }
+            Letter::Drop(slot) => panic!("{slot} is dropped"),
+        };
+        let letters = self.outbox.take(8, 8);
+        self.kept.extend(letters.into_iter().map(kept));
+        self.kept
+    }
+
+    /// One turn, which does not sleep.
+    fn turn(&mut self) {
+        event::ring(self.worker.status.wake()).unwrap();
+        self.worker.turn().unwrap();
+    }
+
+    /// A frame of the guest.
+    fn give(&mut self, frame: &PacketBuilder) {
+        let frame = [vec![0; net::LEN], frame.build()].concat();
+        let (id, address, ..) = self.from_switch.take().unwrap();
+        let place = self.region.pointer(address, frame.len() as u64);
+        // SAFETY: `pointer` checked the bounds, and the buffer is available to us.
+        unsafe { std::slice::from_raw_parts_mut(place, frame.len()) }.copy_from_slice(&frame);
+        self.from_switch.give(id.into(), frame.len() as u32);
+        self.turn();
+    }
+
+    /// The next frame for the guest.
+    fn take(&mut self) -> Vec<u8> {
+        let start = Instant::now();
+        loop {
+            if let Some((id, address, len, _)) = self.to_switch.take() {
+                let place = self.region.pointer(address, len.into());
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts(place, len as usize) }.to_vec();
+                self.to_switch.give(id.into(), 0);
+                return bytes[net::LEN..].to_vec();
+            }
+            assert!(start.elapsed() < LIMIT, "no frame");
+            self.turn();
+        }
+    }
+
+    fn segment(&mut self, port: u16, (seq, ack, flags): (u32, u32, u16), payload: &[u8]) {
+        let fields = TcpFields {
+            src_port: 1000,
+            dst_port: port,
+            seq,
+            ack,
+            flags,
+            ..TcpFields::default()
+        };
+        let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
+        self.give(&frame.tcp(fields).payload(payload));
+    }
+
+    /// Opens a connection; returns the number of the first byte for the guest.
+    fn connect(&mut self, port: u16) -> u32 {
+        self.segment(port, (IRS, 0, SYN), b"");
+        let answer = self.take();
+        let answer = Segment::of(&answer);
+        assert_eq!((answer.flags, answer.ack), (SYN | ACK, IRS + 1));
+        self.segment(port, (IRS + 1, answer.seq + 1, ACK), b"");
+        answer.seq + 1
+    }
+}
+
+/// A segment for the guest.
+struct Segment {
+    seq: u32,
+    ack: u32,
+    flags: u16,
+    payload: Vec<u8>,
+}
+
+impl Segment {
+    fn of(frame: &[u8]) -> Self {
+        let parsed = Parsed::parse(&frame[..frame.len().min(SNAPSHOT)], frame.len());
+        let start = usize::from(parsed.l4_offset.unwrap());
+        let tcp = TcpView::new_checked(&frame[start..]).unwrap();
+        Self {
+            seq: tcp.seq(),
+            ack: tcp.ack(),
+            flags: tcp.flags(),
+            payload: tcp.payload().to_vec(),
+        }
+    }
+}
+
+#[test]
+fn the_gateway_answers_for_itself() {
+    let mut world = World::new("tcp 1");
+    let request = PacketBuilder::new(GUEST, MacAddr([0xff; 6]));
+    world.give(&request.arp_request(GUEST_IP, GATEWAY_IP));
+    let answer = world.take();
+    assert_eq!(
+        (&answer[..6], &answer[6..12]),
+        (&GUEST.0[..], &GATEWAY.0[..])
+    );
+    let echo = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
+    world.give(&echo.echo_request(1, 2));
+    let answer = world.take();
+    let parsed = Parsed::parse(&answer, answer.len());
+    let [src, dst] = [GATEWAY_IP, GUEST_IP].map(Ipv4Addr::from);
+    assert!(
+        matches!(parsed.l3, L3::V4 { src: s, dst: d, .. } if (s, d) == (src, dst)),
+        "{parsed:?}"
+    );
+}
+
+#[test]
+fn a_name_is_answered_here() {
+    let mut world = World::new("tcp 1");
+    let name = b"\x03vm1\x08internal\0";
+    let question = [
+        &[0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0],
+        &name[..],
+        &[0, 1, 0, 1],
+    ]
+    .concat();
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, [10, 0, 2, 3]);
+    world.give(&frame.udp(2000, 53).payload(&question));
+    let answer = world.take();
+    assert!(answer.ends_with(&GUEST_IP), "{answer:?}");
+}
+
+#[test]
+fn datagrams_go_to_a_service_and_back() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut world = World::new(&format!("udp {port}"));
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
+    world.give(&frame.udp(2000, port).payload(b"question"));
+    let mut bytes = [0; 64];
+    let (len, from) = server.recv_from(&mut bytes).unwrap();
+    assert_eq!(&bytes[..len], b"question");
+    server.send_to(b"answer", from).unwrap();
+    let answer = world.take();
+    let parsed = Parsed::parse(&answer, answer.len());
+    assert_eq!((parsed.src_port, parsed.dst_port), (port, 2000));
+    assert!(answer.ends_with(b"answer"));
+}
+
+#[test]
+fn a_connection_carries_bytes_and_both_ends() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let answering = thread::spawn(move || {
+        let mut stream = server.accept().unwrap().0;
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(b"welcome").unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        (bytes, rest)
+    });
+    let mut world = World::new(&format!("tcp {port}"));
+    let next = world.connect(port);
+    world.segment(port, (IRS + 1, next, ACK), b"hello");
+    let mut got = Vec::new();
+    while got.len() < 7 {
+        let segment = Segment::of(&world.take());
+        if segment.payload.is_empty() {
+            assert_eq!(segment.ack, IRS + 6, "an acknowledgement");
+            continue;
+        }
+        assert_eq!(segment.seq, next + got.len() as u32);
+        got.extend(segment.payload);
+    }
+    assert_eq!(got, b"welcome");
+    world.segment(port, (IRS + 6, next + 7, ACK | FIN), b"");
+    let ended = loop {
+        let segment = Segment::of(&world.take());
+        if segment.flags & FIN != 0 {
+            break segment;
+        }
+    };
+    assert_eq!((ended.seq, ended.ack), (next + 7, IRS + 7));
+    assert_eq!(answering.join().unwrap(), (*b"hello", Vec::new()));
+    world.segment(port, (IRS + 7, next + 8, ACK), b"");
+}
+
+/// The next segment with payload.
+fn payload(world: &mut World) -> Segment {
+    loop {
+        let segment = Segment::of(&world.take());
+        if !segment.payload.is_empty() {
+            return segment;
+        }
+    }
+}
+
+#[test]
+fn a_successor_continues_connections() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (host, records) = (format!("tcp {port}"), records());
+    let mut world = World::after(&host, &records, Vec::new());
+    let mut next = world.connect(port);
+    let mut stream = server.accept().unwrap().0;
+    let mut at = IRS + 1;
+    for n in 0..5u8 {
+        // Bytes that have come, bytes that wait for the guest, and bytes that it has.
+        world.segment(port, (at, next, ACK), &[n; 100]);
+        at += 100;
+        let mut got = [0; 100];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, [n; 100]);
+        stream.write_all(&[n; 10]).unwrap();
+        let flows = world.kill();
+        assert_eq!(flows.len(), 1);
+        world = World::after(&host, &records, flows);
+        let segment = payload(&mut world);
+        assert_eq!(
+            (segment.seq, segment.ack, &segment.payload[..]),
+            (next, at, &[n; 10][..])
+        );
+        next += 10;
+        world.segment(port, (at, next, ACK), b"");
+    }
+    // Half closed, by the guest.
+    world.segment(port, (at, next, ACK | FIN), b"");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    world = World::after(&host, &records, world.kill());
+    stream.write_all(b"last").unwrap();
+    let segment = payload(&mut world);
+    assert_eq!((segment.seq, segment.ack), (next, at + 1));
+    world.segment(port, (at + 1, next + 4, ACK), b"");
+    drop(stream);
+    let ended = loop {
+        let segment = Segment::of(&world.take());
+        if segment.flags & FIN != 0 {
+            break segment;
+        }
+    };
+    assert_eq!((ended.seq, ended.ack), (next + 4, at + 1));
+}
+
+#[test]
+fn a_successor_takes_no_record_of_another() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (host, records) = (format!("tcp {port}"), records());
+    let mut world = World::after(&host, &records, Vec::new());
+    world.connect(port);
+    let mut stream = server.accept().unwrap().0;
+    let flows = world.kill();
+    rustix::io::pwrite(&records, &[0xff; 64], 0).unwrap();
+    let mut world = World::after(&host, &records, flows);
+    assert!(world.worker.translator.is_empty());
+    let letters = world.outbox.take(8, 8);
+    assert!(matches!(letters[..], [Letter::Drop(0)]), "{letters:?}");
+    // The supervisor closes the last descriptor.
+    world.kept.clear();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn the_kernel_knows_how_far_a_connection_is() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = std::net::TcpStream::connect(server.local_addr().unwrap()).unwrap();
+    let (mut own, mut peer) = (own, server.accept().unwrap().0);
+    let progress = |stream: &std::net::TcpStream, connected| {
+        let progress = calls::progress(stream.as_fd(), connected).unwrap();
+        (progress.taken, progress.given, progress.unread)
+    };
+    assert_eq!(
+        (progress(&own, true), progress(&peer, false)),
+        ((0, 0, 0), (0, 0, 0))
+    );
+    own.write_all(&[1; 3000]).unwrap();
+    peer.write_all(&[2; 50]).unwrap();
+    peer.read_exact(&mut [0; 1000]).unwrap();
+    own.read_exact(&mut [0; 20]).unwrap();
+    assert_eq!(progress(&own, true), (3000, 20, 30));
+    assert_eq!(progress(&peer, false), (50, 1000, 2000));
+    own.shutdown(std::net::Shutdown::Write).unwrap();
+    peer.read_exact(&mut [0; 2000]).unwrap();
+    assert_eq!(progress(&own, true), (3000, 20, 30));
+    let closed = calls::progress(peer.as_fd(), false).unwrap();
+    assert!(closed.peer_closed && !closed.guest_closed);
+    assert_eq!((closed.taken, closed.given, closed.unread), (50, 3000, 0));
+}
+
+#[test]
+fn what_is_refused_is_reset() {
+    let mut world = World::new("tcp 1");
+    // Nothing listens at the one port of the host that is allowed.
+    for port in [1, 2] {
+        world.segment(port, (IRS, 0, SYN), b"");
+        let answer = Segment::of(&world.take());
+        assert_eq!(
+            (answer.flags & RST, answer.ack),
+            (RST, IRS + 1),
+            "port {port}"
+        );
+    }
+    let own = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, [127, 0, 0, 1]);
+    world.give(&own.udp(2000, 9).payload(b"x"));
+    let error = world.take();
+    assert_eq!(error[34..36], [3, 13], "prohibited");
+}
+
+#[test]
+fn settings_change_under_flows() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut world = World::new(&format!("tcp {port}"));
+    let next = world.connect(port);
+    let mut stream = server.accept().unwrap().0;
+    world.worker.orders.put(network("tcp 1"));
+    world.turn();
+    stream.write_all(b"still here").unwrap();
+    let segment = loop {
+        let segment = Segment::of(&world.take());
+        if !segment.payload.is_empty() {
+            break segment;
+        }
+    };
+    assert_eq!(
+        (segment.seq, &segment.payload[..]),
+        (next, &b"still here"[..])
+    );
+    let other = UserNetwork {
+        network: "10.0.3.0/24".to_owned(),
+        ..network("tcp 1")
+    };
+    world.worker.orders.put(other);
+    let error = world.worker.turn().unwrap_err();
+    assert_eq!(error.to_string(), "the network: it changed under flows");
+}
+
+#[test]
+fn without_flows_there_is_nothing_to_wake_for() {
+    let mut world = World::new("tcp 1");
+    world.turn();
+    assert_eq!(world.worker.sleep_limit(), None);
+}

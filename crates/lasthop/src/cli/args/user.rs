@@ -1,0 +1,113 @@
+//! Options of user ports.
+
+use api::v1::{ForwardSpec, PortPatch, PortSpec};
+use clap::Args;
+
+/// The options of `port add`.
+#[derive(Debug, Default, Args)]
+pub(super) struct User {
+    /// IPv4 network of a user port [default: 10.0.2.0/24]
+    #[arg(long, value_name = "NETWORK")]
+    network: Option<String>,
+    /// IPv6 network of a user port, of 64 bits, auto or off [default: auto]
+    #[arg(long, value_name = "NETWORK")]
+    network6: Option<String>,
+    /// Resolvers of a user port: auto for the host's, off, or addresses with blanks between them
+    #[arg(long, value_name = "RESOLVERS")]
+    dns: Option<String>,
+    /// Service of the host that guests of a user port reach at the gateway, like "tcp 5432"; may be
+    /// repeated
+    #[arg(long, value_name = "SERVICE")]
+    host: Option<Vec<String>>,
+    /// Network that guests of a user port do not reach, like "10.0.0.0/8 tcp 1-1023"; may be
+    /// repeated
+    #[arg(long, value_name = "RULE")]
+    deny: Option<Vec<String>>,
+    /// Network that guests of a user port reach; may be repeated [default: all]
+    #[arg(long, value_name = "RULE")]
+    allow: Option<Vec<String>>,
+    /// Port of the host that leads to a guest, like "tcp 127.0.0.1:2222 vm1:22"; may be repeated
+    #[arg(long = "forward", value_name = "FORWARD", value_parser = forward)]
+    forwards: Vec<ForwardSpec>,
+}
+
+/// Reads a forward: where the host listens, a blank, and where it leads.
+fn forward(text: &str) -> Result<ForwardSpec, String> {
+    let (listen, to) = text
+        .rsplit_once(' ')
+        .ok_or("like \"tcp 127.0.0.1:2222 vm1:22\"")?;
+    let (listen, to) = (listen.to_owned(), to.to_owned());
+    Ok(ForwardSpec { listen, to })
+}
+
+/// The options of `port set`.
+#[derive(Debug, Default, Args)]
+pub(super) struct UserChanges {
+    /// IPv4 network of a user port, whose flows end
+    #[arg(long, value_name = "NETWORK")]
+    network: Option<String>,
+    /// IPv6 network of a user port, auto or off; its flows end
+    #[arg(long, value_name = "NETWORK")]
+    network6: Option<String>,
+    /// Resolvers of a user port: auto for the host's, off, or addresses with blanks between them
+    #[arg(long, value_name = "RESOLVERS")]
+    dns: Option<String>,
+    /// Service of the host that guests of a user port reach at the gateway, in place of those
+    /// before; may be repeated
+    #[arg(long, value_name = "SERVICE")]
+    host: Option<Vec<String>>,
+    /// Guests of a user port reach no service of the host
+    #[arg(long, conflicts_with = "host")]
+    no_host: bool,
+    /// Network that guests of a user port do not reach, in place of those before; may be repeated
+    #[arg(long, value_name = "RULE")]
+    deny: Option<Vec<String>>,
+    /// Deny guests of a user port no network
+    #[arg(long, conflicts_with = "deny")]
+    no_deny: bool,
+    /// Network that guests of a user port reach, in place of those before; may be repeated
+    #[arg(long, value_name = "RULE")]
+    allow: Option<Vec<String>>,
+    /// Guests of a user port reach all networks that are not denied
+    #[arg(long, conflicts_with = "allow")]
+    allow_all: bool,
+    /// Port of the host that leads to a guest, in place of those before; may be repeated
+    #[arg(long = "forward", value_name = "FORWARD", value_parser = forward)]
+    forwards: Option<Vec<ForwardSpec>>,
+    /// Remove all forwards of a user port
+    #[arg(long, conflicts_with = "forwards")]
+    no_forward: bool,
+}
+
+impl User {
+    /// Adds the options to a new port.
+    pub(super) fn spec(&self, port: PortSpec) -> PortSpec {
+        PortSpec {
+            network: self.network.clone(),
+            network6: self.network6.clone(),
+            dns: self.dns.clone(),
+            host: self.host.clone(),
+            deny: self.deny.clone(),
+            allow: self.allow.clone(),
+            forward: self.forwards.clone(),
+            ..port
+        }
+    }
+}
+
+impl UserChanges {
+    /// Adds the options to a merge patch.
+    pub(super) fn patch(&self, port: PortPatch) -> PortPatch {
+        PortPatch {
+            network: self.network.clone().map(Some),
+            network6: self.network6.clone().map(Some),
+            dns: self.dns.clone().map(Some),
+            host: super::change(self.host.clone(), self.no_host),
+            deny: super::change(self.deny.clone(), self.no_deny),
+            allow: super::change(self.allow.clone(), self.allow_all),
+            forward: super::change(self.forwards.clone(), self.no_forward)
+                .map(Option::unwrap_or_default),
+            ..port
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Listening sockets of the forwards of a user port, which its driver cannot open and which outlive
+//! it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use channel::driving::UserForward;
+use driver::device::Device;
+use sys::descriptors::MAX_FDS;
+
+/// Time between two tries of a port that is taken: 5 seconds.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in crate::drivers) struct Forwards {
+    desired: Vec<UserForward>,
+    open: BTreeMap<SocketAddr, OwnedFd>,
+    /// Refusals of the system.
+    refused: Vec<String>,
+    /// When these are tried again.
+    retry: Option<Instant>,
+    /// The next one for the process.
+    next: usize,
+}
+
+impl Forwards {
+    /// Those of the supervisor before; the desired ones follow.
+    pub(in crate::drivers) fn of(open: BTreeMap<SocketAddr, OwnedFd>) -> Self {
+        Self {
+            open,
+            ..Self::default()
+        }
+    }
+
+    /// Opens and closes sockets as desired; those that the system refuses are tried again. Returns
+    /// whether a process is to have others.
+    pub(super) fn set(&mut self, desired: &[UserForward], device: &Device, now: Instant) -> bool {
+        let is_new = self.desired != desired;
+        if !is_new && self.retry.is_none_or(|retry| now < retry) {
+            return false;
+        }
+        if is_new {
+            self.desired = desired.to_vec();
+        }
+        let listens = |address: &SocketAddr| desired.iter().any(|of| of.listen == *address);
+        self.open.retain(|address, _| listens(address));
+        let (before, mut refused) = (self.open.len(), Vec::new());
+        for address in desired.iter().map(|of| of.listen) {
+            if self.open.contains_key(&address) {
+                continue;
+            }
+            match device.listen(address) {
+                Ok(socket) => drop(self.open.insert(address, socket)),
+                Err(error) => refused.push(error.to_string()),
+            }
+        }
+        if refused != self.refused {
+            refused
+                .iter()
+                .for_each(|error| tracing::warn!("no forward: {error}"));
+            self.refused = refused;
+        }
+        self.retry = (!self.refused.is_empty()).then(|| now + RETRY_INTERVAL);
+        let has_changed = is_new || self.open.len() > before;
+        if has_changed {
+            self.next = 0;
+        }
+        has_changed
+    }
+
+    /// Returns the refusals of the system in words.
+    pub(super) fn refused(&self) -> Option<String> {
+        (!self.refused.is_empty()).then(|| self.refused.join("; "))
+    }
+
+    /// All sockets with their addresses.
+    pub(in crate::drivers) fn sockets(&self) -> impl Iterator<Item = (SocketAddr, BorrowedFd<'_>)> {
+        let open = self.open.iter();
+        open.map(|(address, socket)| (*address, socket.as_fd()))
+    }
+
+    /// A process asks for all of them.
+    pub(super) fn begin(&mut self) {
+        self.next = 0;
+    }
+
+    /// The next forwards for a process, with their sockets; none behind the last.
+    pub(super) fn next(&mut self) -> (Vec<UserForward>, Vec<BorrowedFd<'_>>) {
+        let (mut forwards, mut sockets) = (Vec::new(), Vec::new());
+        while let Some(forward) = self.desired.get(self.next) {
+            if sockets.len() == MAX_FDS {
+                break;
+            }
+            self.next += 1;
+            if let Some(socket) = self.open.get(&forward.listen) {
+                forwards.push(forward.clone());
+                sockets.push(socket.as_fd());
+            }
+        }
+        (forwards, sockets)
+    }
+}

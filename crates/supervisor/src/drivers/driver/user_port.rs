@@ -1,0 +1,172 @@
+//! Parts of a driver that only a user port has: its network, and the things that outlive its
+//! process.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use channel::driving::UserNetwork;
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use driver::device::Device;
+
+use super::Child;
+use super::flows::KeptFlows;
+use super::forwards::Forwards;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct UserPort {
+    /// The network as control has sent it.
+    desired: Option<UserNetwork>,
+    /// With the host's resolvers.
+    effective: Option<UserNetwork>,
+    /// As the process has it.
+    sent: Option<UserNetwork>,
+    /// Once it has had a process.
+    pub(super) flows: Option<KeptFlows>,
+    pub(super) forwards: Forwards,
+    /// The process has no way out.
+    is_denied: bool,
+}
+
+/// The problem of a port to which the system denies all IP packets.
+const DENIED: &str = "all IP packets are denied (IPAddressDeny= of systemd): \
+                      /usr/share/lasthop/user-network.conf is a drop-in that permits them";
+
+/// The outcome of a message of a process.
+pub(super) enum Handled {
+    /// It was about flows.
+    Done,
+    /// No driver sends it.
+    Unsound,
+    /// It is about something else.
+    Other(SupervisorRequest),
+}
+
+/// Returns whether flows can stay when one network takes the place of another.
+fn can_follow(from: &UserNetwork, to: &UserNetwork) -> bool {
+    let fixed = |of: &UserNetwork| (of.network.clone(), of.network6.clone(), of.mac, of.mtu);
+    fixed(from) == fixed(to)
+}
+
+impl UserPort {
+    /// Sets the network, or none for a port of another kind. Returns whether a process that runs
+    /// has another one.
+    pub(super) fn set_network(&mut self, desired: Option<UserNetwork>) -> bool {
+        let both = desired.as_ref().zip(self.sent.as_ref());
+        let stays = both.is_none_or(|(new, old)| can_follow(old, new));
+        self.desired = desired;
+        if !stays {
+            // The guests of its flows are in another network.
+            (self.sent, self.flows) = (None, None);
+        }
+        !stays
+    }
+
+    /// Fills in the host's resolvers, opens the listening sockets of forwards, and has a process
+    /// that runs follow.
+    pub(super) fn follow(
+        &mut self,
+        resolvers: &[IpAddr],
+        device: Option<&Device>,
+        process: Option<&Child>,
+    ) {
+        if let Some((network, device)) = self.desired.as_ref().zip(device)
+            && self.forwards.set(&network.forwards, device, Instant::now())
+            && let Some(process) = process
+        {
+            // A process whose link is full does not answer pings either.
+            let _ = process.try_send(&SupervisorEvent::ForwardsChanged, &[]);
+        }
+        self.effective = self.desired.clone().map(|mut network| {
+            if network.dns && network.resolvers.is_empty() {
+                network.resolvers = resolvers.to_vec();
+            }
+            network
+        });
+        if self.sent.is_some()
+            && self.sent != self.effective
+            && let Some(process) = process
+        {
+            self.send(process);
+        }
+    }
+
+    /// Sends the network to a process. One whose link is full does not answer pings either.
+    fn send(&mut self, process: &Child) {
+        let Some(network) = self.effective.clone() else {
+            return;
+        };
+        let event = SupervisorEvent::UserNetwork(network.clone().into());
+        if process.try_send(&event, &[]).is_ok() {
+            self.sent = Some(network);
+        }
+    }
+
+    /// Returns the problem of a port that has a process.
+    pub(super) fn problem(&self) -> Option<String> {
+        let denied = self.is_denied.then(|| DENIED.to_owned());
+        denied.or_else(|| self.forwards.refused())
+    }
+
+    /// Returns whether the network is known, which a process needs.
+    pub(super) fn is_known(&self) -> bool {
+        self.effective.is_some()
+    }
+
+    /// Sends a new process the network, and the memory for records of flows.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn start(&mut self, process: &Child) -> io::Result<()> {
+        (self.sent, self.is_denied) = (None, false);
+        self.send(process);
+        let flows = match &mut self.flows {
+            Some(flows) => flows,
+            none => none.insert(KeptFlows::new()?),
+        };
+        flows.begin();
+        self.forwards.begin();
+        let (records, slots) = flows.records();
+        process.try_send(&SupervisorEvent::FlowRecords { slots }, &[records])
+    }
+
+    /// Handles a message of the process. One whose link is full does not answer pings either.
+    pub(super) fn handle(
+        &mut self,
+        request: SupervisorRequest,
+        fds: Vec<OwnedFd>,
+        process: &Child,
+    ) -> Handled {
+        let Some(flows) = &mut self.flows else {
+            return Handled::Other(request);
+        };
+        match request {
+            SupervisorRequest::NextFlows => {
+                let (slots, sockets) = flows.next();
+                let _ = process.try_send(&SupervisorEvent::KeptFlows(slots), &sockets);
+            }
+            SupervisorRequest::NetworkDenied => {
+                tracing::warn!("{DENIED}");
+                self.is_denied = true;
+            }
+            SupervisorRequest::NextForwards => {
+                let (part, sockets) = self.forwards.next();
+                let _ = process.try_send(&SupervisorEvent::Forwards(part), &sockets);
+            }
+            SupervisorRequest::KeepFlows(slots) => {
+                if !flows.keep(&slots, fds) {
+                    return Handled::Unsound;
+                }
+                let _ = process.try_send(&SupervisorEvent::FlowsTaken, &[]);
+            }
+            SupervisorRequest::DropFlows(slots) => {
+                flows.drop(&slots);
+                let _ = process.try_send(&SupervisorEvent::FlowsTaken, &[]);
+            }
+            other => return Handled::Other(other),
+        }
+        Handled::Done
+    }
+}
