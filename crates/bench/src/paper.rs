@@ -59,6 +59,9 @@ impl PaperArguments {
     }
 }
 
+/// State of a figure none of whose samples counts.
+const UNDISTURBED: &str = "not measured: no sample was undisturbed";
+
 /// Rounds, settling time and time of a sample with --full: shorter than those of an experiment by
 /// itself, so that all figures take two hours at most.
 pub(crate) const FULL: (u32, Duration, Duration) =
@@ -145,7 +148,12 @@ pub(crate) fn run(
     let mut missing: Asks = Vec::new();
     for (experiment, parts) in asked(figures, plan.machine.cores) {
         let earlier = earlier(plan, &experiment.name(), &key, resumes);
-        let left = parts.iter().filter(|part| !earlier.contains_key(**part));
+        // Samples that were disturbed are no result.
+        let is_missing = |part: &&&str| {
+            let chart = earlier.get(**part);
+            chart.is_none_or(|chart| chart.curves.is_empty())
+        };
+        let left = parts.iter().filter(is_missing);
         let left: Vec<&str> = left.copied().collect();
         measured.push((experiment, Ok(earlier)));
         if !left.is_empty() {
@@ -229,16 +237,21 @@ fn one(
 }
 
 fn row(figure: &'static Figure, published: &[Published], measured: &Measured, cores: usize) -> Row {
-    let (mut state, mut charts) = (state(figure, cores), Vec::new());
+    let (mut state, mut charts): (String, Vec<Chart>) = (state(figure, cores), Vec::new());
     for &(experiment, part) in figure.sources() {
         let found = measured.iter().find(|(other, _)| *other == experiment);
         match found {
-            Some((_, Ok(parts))) => charts.extend(parts.get(part).cloned()),
+            Some((_, Ok(parts))) => {
+                let chart = parts.get(part).filter(|chart| !chart.curves.is_empty());
+                if chart.is_none() {
+                    state = UNDISTURBED.to_owned();
+                }
+                charts.extend(chart.cloned());
+            }
             Some((_, Err(error))) => state = format!("not measured: {error:#}"),
             None => {}
         }
     }
-    charts.retain(|chart: &Chart| !chart.curves.is_empty());
     let curves: Vec<Curve> = charts
         .iter()
         .flat_map(|chart| chart.curves.clone())
@@ -285,6 +298,32 @@ mod tests {
                 .map(|(experiment, parts)| seconds(*experiment, parts, full));
             assert!(time.sum::<Duration>() <= Duration::from_secs(60 * minutes));
         }
+    }
+
+    #[test]
+    fn a_figure_without_a_sample_that_counts_says_so() {
+        let figure = FIGURES
+            .iter()
+            .find(|figure| figure.id == "000-4.11")
+            .unwrap();
+        let chart = |curves| Chart {
+            axes: ["pairs", "Gbit/s"].map(str::to_owned),
+            curves,
+            cores: "near".to_owned(),
+            part: "super-frames".to_owned(),
+        };
+        let measured = |curves| {
+            let parts = Parts::from([("super-frames".to_owned(), chart(curves))]);
+            vec![(Experiment::Vifs, Ok(parts))]
+        };
+        let none = row(figure, &[], &measured(Vec::new()), 2);
+        assert_eq!((none.state.as_str(), none.charts.len()), (UNDISTURBED, 0));
+        let curves = vec![("Lasthop".to_owned(), vec![(1.0, 2.0).into()])];
+        let some = row(figure, &[], &measured(curves), 2);
+        assert_eq!(
+            (some.state.as_str(), some.charts.len()),
+            ("asked by vifs", 1)
+        );
     }
 
     #[test]

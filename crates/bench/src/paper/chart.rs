@@ -17,9 +17,9 @@ const RIGHT: f64 = 12.0;
 /// From one line of text to the next, and an average character.
 const LINE: f64 = 16.0;
 const CHARACTER: f64 = 6.6;
-/// The widest bar, and the narrowest with its number above it.
+/// The widest bar, and a digit of the number above it, which is there if it is no wider.
 const WIDEST: f64 = 34.0;
-const NUMBERED: f64 = 26.0;
+const DIGIT: f64 = 6.2;
 /// A row of what was published: its name in two lines, and the point below.
 const ROW: f64 = 54.0;
 /// The quotient of values from which on their axis is logarithmic.
@@ -362,9 +362,9 @@ fn group(out: &mut String, chart: &Chart, scale: &Scale, x: f64, [left, width]: 
                 line(out, "range", [middle - cap, y], [middle + cap, y]);
             }
         }
-        if bar >= NUMBERED {
-            let above = y.min(high) - 4.0;
-            text(out, [middle, above], "middle small", &number(point.y));
+        let shown = number(point.y);
+        if bar > DIGIT * shown.chars().count() as f64 {
+            text(out, [middle, y.min(high) - 4.0], "middle small", &shown);
         }
     }
 }

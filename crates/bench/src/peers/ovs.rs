@@ -99,8 +99,8 @@ pub(crate) fn with_commands(
     })
 }
 
-/// In a network namespace of its own: its TAP devices are persistent, so that they would outlive it,
-/// and a second one beside it would want the same names.
+/// In a network namespace of its own: its TAP devices are persistent, so that they would outlive
+/// it, and a second one beside it would have the same names.
 fn with(
     plan: &Plan,
     keys: &str,
