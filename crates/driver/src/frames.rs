@@ -23,6 +23,8 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use channel::driving::{BackEnd, DriverCounters};
+use front::queue::Queue;
+use front::region::BUFFER;
 use rustix::io::Errno;
 use wire::udp;
 use wire::virtio::net::{self, NetHeader};
@@ -34,8 +36,6 @@ pub(crate) use vhost::VhostNet;
 pub(crate) use xdp::Xdp;
 
 use crate::free_buffers::FreeBuffers;
-use crate::queue::Queue;
-use crate::region::BUFFER;
 
 /// Frames moved in one direction before the other has its turn.
 pub(crate) const BATCH: usize = 64;

@@ -11,7 +11,7 @@
 //!   driver:      process           supervisor link, heartbeat, end
 //!                                  the session with the switch: crate `front`
 //!                  worker          one thread for each queue pair
-//!                    queue         driver side of a virtqueue, in a region of shared memory
+//!                    queues        driver sides of virtqueues, in a region of shared memory: `front`
 //!                    free_buffers  the buffers that the driver owns, in the order of addresses
 //!                    frames        reading and writing the interface, one copy
 //!                  user            in place of both for a user port: sockets instead of an interface
@@ -22,8 +22,6 @@ pub mod device;
 mod frames;
 mod free_buffers;
 mod process;
-mod queue;
-mod region;
 mod restrictions;
 #[cfg(feature = "test-utils")]
 pub mod testing;
@@ -31,6 +29,9 @@ mod user;
 mod vhost;
 mod worker;
 mod xdp;
+
+/// Name of the memory that a driver shares with the switch.
+const MEMORY: &str = "lasthop-driver";
 
 pub use process::run;
 #[cfg(feature = "in-process")]

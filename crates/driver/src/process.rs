@@ -14,6 +14,7 @@ use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
 use front::Front;
+use front::region::Region;
 use rustix::event::{PollFd, PollFlags};
 use sys::descriptors::MAX_FDS;
 use sys::{event, wait};
@@ -21,7 +22,6 @@ use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
 use crate::frames::{Coalescer, Interface, VhostNet, Xdp};
-use crate::region::Region;
 use crate::user::{Forward, Inherited, Letter, Orders, Outbox, UserWorker};
 use crate::worker::{Phase, Ring, Worker, WorkerError, WorkerStatus};
 use crate::xdp::SHAPE;
@@ -395,7 +395,7 @@ fn set_up(
 ) -> io::Result<(Arc<Region>, Vec<Interface>)> {
     let region = Arc::new(match memory {
         Some(memory) => Region::over(memory, SHAPE, start.queues)?,
-        None => Region::new(start.queues)?,
+        None => Region::new(crate::MEMORY, start.queues)?,
     });
     let interfaces = (0..).zip(queues).map(|(pair, of)| {
         let InterfaceQueue { queue, vhost } = of;
@@ -491,7 +491,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     }
 
     front.negotiate(desired(start), ProtocolFeatures::empty(), start.queues)?;
-    front.share(region.file()?, region.size())?;
+    front.share(region.file(), region.size())?;
     for (index, ring) in (0..).zip(rings.iter().flatten()) {
         front.start(index, &ring.queue())?;
     }
@@ -634,7 +634,7 @@ mod tests {
 
     /// Queue pairs of a TAP device with vhost devices that refuse every request.
     fn refused() -> Vec<Interface> {
-        let region = Arc::new(Region::heap(2));
+        let region = Arc::new(Region::new("test", 2).expect("memory"));
         let nothing = || OwnedFd::from(File::open("/dev/null").unwrap());
         let pairs = [0, 1].map(|pair| VhostNet::new(nothing(), nothing(), &region, pair).unwrap());
         pairs

@@ -13,9 +13,9 @@ mod filter;
 use std::io;
 
 use channel::driving::BackEnd;
+use front::region::Shape;
 use rustix::process::Resource;
 
-use crate::region::Shape;
 use crate::user::{FLOWS_MAX, OTHER_DESCRIPTORS};
 
 /// Descriptors that a driver may have: what it has, and some for messages.

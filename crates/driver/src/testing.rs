@@ -4,12 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use front::queue::{Direction, Queue};
+use front::region::{self, Region, Shape};
 use wire::coalesce::HEAD;
 use wire::virtio::net;
 
 use crate::frames::{self, Coalescer, Outgoing};
-use crate::queue::{Direction, Queue};
-use crate::region::{self, Region, Shape};
 
 /// Frames that a driver takes from the switch before the other direction has its turn.
 pub const BATCH: usize = frames::BATCH;
@@ -77,7 +77,11 @@ impl DriverQueue {
             entries: ENTRIES,
             buffer: ROOM,
         };
-        let region = Arc::new(Region::over(region::file(shape, 1)?, shape, 1)?);
+        let region = Arc::new(Region::over(
+            region::file(crate::MEMORY, shape, 1)?,
+            shape,
+            1,
+        )?);
         let (index, direction) = if from_switch {
             (0, Direction::Inbound)
         } else {

@@ -37,6 +37,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use channel::driving::{DriverCounters, UserNetwork};
+use front::queue::Direction;
+use front::region::Region;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketType};
@@ -51,8 +53,6 @@ use wire::SNAPSHOT;
 use wire::virtio::net::{self, NetHeader};
 
 use crate::frames::{BATCH, HEADER};
-use crate::queue::Direction;
-use crate::region::Region;
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
 use echoes::{Echoes, Request};
 use events::Tag;

@@ -30,6 +30,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use channel::driving::DriverCounters;
+use front::queue::{Direction, Fault, Queue};
+use front::region::{QueuePlace, Region};
 use rustix::event::epoll;
 use sys::event;
 
@@ -37,8 +39,6 @@ use crate::frames::{
     Arrived, BATCH, Coalescer, HEADER, Interface, Outgoing, Scratch, Stop, is_lost,
 };
 use crate::free_buffers::FreeBuffers;
-use crate::queue::{Direction, Fault, Queue};
-use crate::region::{QueuePlace, Region};
 use crate::user::SettingsError;
 use moderation::{Moderation, PAUSE};
 

@@ -13,9 +13,8 @@
 //! from the switch   switch -> transmit ring -> interface -> completion ring -> switch
 //! ```
 
+use front::region::Shape;
 use wire::virtio::net;
-
-use crate::region::Shape;
 
 /// Buffers of a queue, and so the entries of each ring: some milliseconds of a fast wire. A buffer
 /// is the longest chunk that a umem may have everywhere, one page.

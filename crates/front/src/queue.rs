@@ -12,6 +12,11 @@
 //! must not be used any more.
 //! The kernel is trusted, and its rings are checked in the same way.
 
+#[cfg(any(test, feature = "test-utils"))]
+pub mod device;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -138,6 +143,12 @@ impl Queue {
             area(self.place.available, 6 + 2 * entries),
             area(self.place.used, 6 + 8 * entries),
         ]
+    }
+
+    /// Returns the memory of the rings.
+    #[must_use]
+    pub fn region(&self) -> Arc<Region> {
+        self.region.clone()
     }
 
     /// The address of a buffer, all its bytes. Rings whose buffers are elsewhere have none.

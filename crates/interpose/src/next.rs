@@ -80,7 +80,7 @@ macro_rules! functions {
 }
 
 /// Calls the next function: its type, its name, its arguments. Without one the call fails with
-/// `ENOSYS`. Needs the module of [`functions`](crate::functions) at the root of the crate.
+/// `ENOSYS`. Needs the module of [`functions`] at the root of the crate.
 #[expect(
     clippy::crate_in_macro_def,
     reason = "the functions are those of the library that calls"

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use channel::driving::{BackEnd, DeviceSpec, XdpStart};
+use front::region;
 use mapping::Mapping;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -26,7 +27,6 @@ use serde::{Deserialize, Serialize};
 use super::interface::Control;
 use super::packet::promiscuous;
 use super::{Device, NotReady, OpenError, context, in_namespace};
-use crate::region;
 use crate::xdp::{COPY_HEADROOM, LONGEST, SHAPE};
 use program::Map;
 
@@ -183,7 +183,7 @@ fn refused(error: &io::Error) -> OpenError {
 
 /// Memory for a process and a bound socket for each queue.
 fn sockets(index: u32, pairs: u16, zero_copy: bool) -> io::Result<Sockets> {
-    let memory = region::file(SHAPE, pairs)?;
+    let memory = region::file(crate::MEMORY, SHAPE, pairs)?;
     let mapping = Mapping::shared(&memory, SHAPE.size(pairs), 0).map_err(io::Error::other)?;
     let mut queues: Vec<OwnedFd> = Vec::new();
     for queue in 0..pairs {

@@ -10,12 +10,12 @@
 
 use std::ptr;
 
+use front::region::BUFFER;
 use wire::coalesce::{HEAD, SuperFrame, flow_hash};
 use wire::virtio::net::{self, NetHeader};
 use wire::{Sum, coalesce};
 
 use super::{BATCH, HEADER, Outgoing};
-use crate::region::BUFFER;
 
 /// Places for the flows of a batch, a power of 2: more than frames, so that few share one.
 const SLOTS: usize = 4 * BATCH;

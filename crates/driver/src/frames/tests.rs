@@ -4,12 +4,12 @@
 use std::os::fd::OwnedFd;
 
 use channel::driving::{Choice, DeviceSpec};
+use front::queue::{Direction, Queue};
+use front::region::Region;
 use rustix::thread::UnshareFlags;
 
 use super::*;
 use crate::device::{Device, NotReady};
-use crate::queue::{Direction, Queue};
-use crate::region::Region;
 
 struct World {
     _tap: Device,
@@ -51,7 +51,7 @@ fn world() -> Option<World> {
     let wire = tap.hand_over(Choice::Tap).unwrap().queues.pop()?;
     let mut device = Device::open(&spec(Choice::Packet, false)).unwrap();
     let socket = device.hand_over(Choice::Tap).unwrap().queues.pop()?;
-    let region = std::sync::Arc::new(Region::heap(1));
+    let region = std::sync::Arc::new(Region::new("test", 1).expect("memory"));
     let mut world = World {
         _tap: tap,
         wire,

@@ -21,6 +21,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use channel::driving::DriverCounters;
+use front::queue::{Direction, Fault, Piece, Queue};
+use front::region::{self, BUFFER, QUEUE_SIZE, Region, Shape};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use sys::{event, wait};
@@ -29,8 +31,6 @@ use super::{
     Arrived, BATCH, Coalescer, HEADER, HEADROOM, Outgoing, Stop, frames_on_the_wire, segments,
 };
 use crate::free_buffers::FreeBuffers;
-use crate::queue::{Direction, Fault, Piece, Queue};
-use crate::region::{self, BUFFER, QUEUE_SIZE, Region, Shape};
 use crate::vhost::{self, Device};
 
 /// Fewer free buffers at the device than this are too few to sleep without hearing of more.
@@ -79,7 +79,11 @@ impl VhostNet {
         pair: u16,
     ) -> io::Result<Self> {
         let shape = Shape::LONG.rings_only();
-        let rings = Arc::new(Region::over(region::file(shape, 1)?, shape, 1)?);
+        let rings = Arc::new(Region::over(
+            region::file(crate::MEMORY, shape, 1)?,
+            shape,
+            1,
+        )?);
         let ring = |index: u32, buffers_of, direction| {
             let place = rings.place(index as u16);
             let place = place.with_buffers_of(region.place(buffers_of));

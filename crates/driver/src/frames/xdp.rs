@@ -14,6 +14,8 @@ use std::ptr;
 use std::time::Duration;
 
 use channel::driving::{DriverCounters, XdpStart};
+use front::queue::Queue;
+use front::region::{QueuePlace, Region};
 use rustix::io::Errno;
 use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
@@ -24,8 +26,6 @@ use wire::virtio::net::{self, NetHeader};
 
 use super::{Arrived, BATCH, HEADER, Outgoing, Stop, is_gone};
 use crate::free_buffers::FreeBuffers;
-use crate::queue::Queue;
-use crate::region::{QueuePlace, Region};
 use crate::xdp::SHAPE;
 use ring::{Consumer, Producer};
 

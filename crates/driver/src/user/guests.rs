@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 
+use front::queue::Fault;
 use usernet::Headers;
 use wire::virtio::net::NetHeader;
 
 use super::memory::Bytes;
 use crate::frames::{HEADER, HEADROOM};
 use crate::free_buffers::FreeBuffers;
-use crate::queue::Fault;
 use crate::worker::Side;
 
 /// Most frames that wait for a buffer; those beyond are lost, as in any queue.

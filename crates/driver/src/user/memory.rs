@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use crate::queue::Queue;
+use front::queue::Queue;
 
 /// A part of a buffer. The memory is mapped for as long as its queue is; the other side may write
 /// it at any time, so that it is only copied, or read and written by the system.

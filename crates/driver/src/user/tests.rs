@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel::driving::UserGuest;
+use front::queue::device::Device;
 use sys::event;
 use wire::build::{PacketBuilder, TcpFields};
 use wire::packet::L3;
@@ -13,7 +14,6 @@ use wire::tcp::{ACK, FIN, SYN, TcpView};
 use wire::{MacAddr, Parsed};
 
 use super::*;
-use crate::queue::tests::Device;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 15]);
@@ -78,7 +78,7 @@ impl World {
 
     /// A worker that continues flows of a predecessor.
     fn after(host: &str, records: &OwnedFd, flows: Vec<KeptFlow>) -> Self {
-        let region = Arc::new(Region::heap(1));
+        let region = Arc::new(Region::new("test", 1).expect("memory"));
         let kept = flows.iter().map(copy_of_flow).collect();
         let outbox = Arc::new(Outbox::new().unwrap());
         let inherited = Inherited {

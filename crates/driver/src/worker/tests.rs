@@ -4,6 +4,8 @@
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use front::queue::device::Device;
+use front::region::{BUFFER, QUEUE_SIZE};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -13,8 +15,6 @@ use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use crate::frames::HEADROOM;
-use crate::queue::tests::Device;
-use crate::region::{BUFFER, QUEUE_SIZE};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
 const HEADER_BYTES: usize = HEADER as usize;
@@ -49,7 +49,7 @@ fn world() -> World {
 
 /// A worker that has not turned yet, with its memory, and both ends of its wire.
 fn at_rest() -> (Arc<Region>, [OwnedFd; 2], Worker) {
-    let region = Arc::new(Region::heap(1));
+    let region = Arc::new(Region::new("test", 1).expect("memory"));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let ends =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use channel::driving::{Choice, DriverCounters};
+use front::queue::{Direction, Queue};
+use front::region::Region;
 use rustix::thread::UnshareFlags;
 use wire::virtio::net;
 
 use super::*;
 use crate::frames::{self, Coalescer, Interface, Outgoing, Scratch, Stop};
 use crate::free_buffers::FreeBuffers;
-use crate::queue::{Direction, Queue};
-use crate::region::Region;
 
 /// Runs in a network namespace of its own, with a veth pair that is up; prints a note where that is
 /// impossible.

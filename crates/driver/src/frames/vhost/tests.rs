@@ -3,6 +3,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use front::queue::device::Device as Other;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
@@ -10,7 +11,6 @@ use wire::virtio::net;
 
 use super::*;
 use crate::frames::Interface;
-use crate::queue::tests::Device as Other;
 use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -40,7 +40,7 @@ struct World {
 }
 
 fn at_rest() -> (World, Worker) {
-    let region = Arc::new(Region::heap(1));
+    let region = Arc::new(Region::new("test", 1).expect("memory"));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (tap, other) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use front::queue::Direction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::ring::tests::Shared;
 use super::*;
-use crate::queue::Direction;
 use crate::xdp::{COPY_HEADROOM, SYSTEM_HEADROOM};
 
 const ENTRIES: u16 = SHAPE.entries;
@@ -36,7 +36,14 @@ struct World {
 }
 
 fn world(start: XdpStart) -> World {
-    let region = Arc::new(Region::heap_of(SHAPE, 1));
+    let region = Arc::new(
+        Region::over(
+            front::region::file("test", SHAPE, 1).expect("memory"),
+            SHAPE,
+            1,
+        )
+        .expect("memory"),
+    );
     let mut memory = [
         Shared::new::<u64>(ENTRIES),
         Shared::new::<Frame>(ENTRIES),
