@@ -298,8 +298,8 @@ impl UserWorker {
     ) -> Option<()> {
         let (flow, progress) = match Kept::decode(&self.sockets.record(slot)).ok()? {
             Kept::Flow(record) => {
-                let mut progress = calls::progress(socket.as_fd(), record.connected)?;
-                progress.room = sockets::room_of(&socket);
+                let room = sockets::room_of(&socket);
+                let progress = calls::progress(socket.as_fd(), record.connected, room)?;
                 let flow = self.translator.restore(now, &record, &progress, actions);
                 (flow.ok()?, Progress::Connected)
             }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use rustix::io::Errno;
-use usernet::Progress;
+use usernet::{Counters, Progress};
 
 use super::memory::Bytes;
 
@@ -186,41 +186,39 @@ fn number_by_ioctl(socket: BorrowedFd<'_>, request: libc::Ioctl) -> Result<u32, 
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-/// Returns how far a TCP socket has come, by what the system knows; `None` for a socket that is no
-/// connection of TCP any more. `connected`: it was not accepted.
-pub(super) fn progress(socket: BorrowedFd<'_>, connected: bool) -> Option<Progress> {
-    let info = tcp_info(socket)?;
-    let (guest_closed, peer_closed) = match info.state {
-        ESTABLISHED => (false, false),
-        FIN_WAIT1 | FIN_WAIT2 => (true, false),
-        CLOSE_WAIT => (false, true),
-        LAST_ACK | CLOSING => (true, true),
-        _ => return None,
-    };
-    let unacknowledged = unacknowledged(socket).ok()?;
-    let unread = number_by_ioctl(socket, libc::FIONREAD).ok()?;
-    // The SYN and each FIN are counted as a byte.
-    let sent = (info.acked + u64::from(unacknowledged)).checked_sub(u64::from(connected))?;
-    let taken = sent.checked_sub(u64::from(guest_closed))?;
-    let given = info.received.checked_sub(u64::from(peer_closed))?;
-    let given = given.checked_sub(u64::from(unread))?;
-    Some(Progress {
-        taken,
-        given,
-        unread,
-        guest_closed,
-        peer_closed,
-        room: 0,
-    })
+/// Returns how far a TCP socket has come, by what the system knows; `None` for a socket that has
+/// failed, or is no connection of TCP. `connected`: it was not accepted; `room`: free bytes of its
+/// send buffer.
+pub(super) fn progress(socket: BorrowedFd<'_>, connected: bool, room: u32) -> Option<Progress> {
+    if !matches!(rustix::net::sockopt::socket_error(socket), Ok(Ok(()))) {
+        return None;
+    }
+    // The peer's segments come meanwhile: numbers of different times would move the stream.
+    let mut before = counters(socket, room)?;
+    for _ in 0..READINGS {
+        let counters = counters(socket, room)?;
+        if counters == before {
+            return Progress::of(&counters, connected);
+        }
+        before = counters;
+    }
+    None
 }
 
-/// States of a connection (`net/tcp_states.h` of Linux).
-const ESTABLISHED: u8 = 1;
-const FIN_WAIT1: u8 = 4;
-const FIN_WAIT2: u8 = 5;
-const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
-const CLOSING: u8 = 11;
+/// Most readings of a socket's numbers. Each takes some microseconds, and two of them agree soon.
+const READINGS: u32 = 1000;
+
+fn counters(socket: BorrowedFd<'_>, room: u32) -> Option<Counters> {
+    let info = tcp_info(socket)?;
+    Some(Counters {
+        state: info.state,
+        acked: info.acked,
+        received: info.received,
+        unacknowledged: unacknowledged(socket).ok()?,
+        unread: number_by_ioctl(socket, libc::FIONREAD).ok()?,
+        room,
+    })
+}
 
 /// Fields of `struct tcp_info` (`linux/tcp.h`).
 struct TcpInfo {

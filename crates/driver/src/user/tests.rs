@@ -365,7 +365,7 @@ fn the_kernel_knows_how_far_a_connection_is() {
     let own = std::net::TcpStream::connect(server.local_addr().unwrap()).unwrap();
     let (mut own, mut peer) = (own, server.accept().unwrap().0);
     let progress = |stream: &std::net::TcpStream, connected| {
-        let progress = calls::progress(stream.as_fd(), connected).unwrap();
+        let progress = calls::progress(stream.as_fd(), connected, 0).unwrap();
         (progress.taken, progress.given, progress.unread)
     };
     assert_eq!(
@@ -381,9 +381,31 @@ fn the_kernel_knows_how_far_a_connection_is() {
     own.shutdown(std::net::Shutdown::Write).unwrap();
     peer.read_exact(&mut [0; 2000]).unwrap();
     assert_eq!(progress(&own, true), (3000, 20, 30));
-    let closed = calls::progress(peer.as_fd(), false).unwrap();
+    let closed = calls::progress(peer.as_fd(), false, 0).unwrap();
     assert!(closed.peer_closed && !closed.guest_closed);
     assert_eq!((closed.taken, closed.given, closed.unread), (50, 3000, 0));
+}
+
+/// The numbers are of one time, though the peer takes bytes between the calls that read them.
+#[test]
+fn the_kernel_knows_it_while_the_peer_reads() {
+    const PART: usize = 64 << 10;
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut own = std::net::TcpStream::connect(server.local_addr().unwrap()).unwrap();
+    let mut peer = server.accept().unwrap().0;
+    let reader = std::thread::spawn(move || {
+        let mut part = [0; 1024];
+        while peer.read(&mut part).unwrap() > 0 {}
+    });
+    for part in 1..=3000 {
+        own.write_all(&[1; PART]).unwrap();
+        for _ in 0..20 {
+            let progress = calls::progress(own.as_fd(), true, 0).unwrap();
+            assert_eq!(progress.taken, (part * PART) as u64);
+        }
+    }
+    drop(own);
+    reader.join().unwrap();
 }
 
 #[test]
