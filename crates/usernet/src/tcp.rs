@@ -243,6 +243,18 @@ impl Flow {
         self.state = State::Closed;
     }
 
+    /// The guest has forgotten the connection, or is gone. When nothing but the acknowledgement of
+    /// our FIN is missing, both streams are whole, and the socket closes as it would with it
+    /// (RFC 9293, section 3.10.7.4: a reset in LAST-ACK).
+    fn guest_is_gone(&mut self, context: &mut Context<'_>) {
+        let is_whole = self.receiving.closed && self.sending.end == Some(self.sending.una);
+        context.act(Action::Close {
+            flow: context.id,
+            reset: !is_whole,
+        });
+        self.state = State::Closed;
+    }
+
     /// The host's socket is connected.
     pub(crate) fn socket_connected(&mut self, room: u32, context: &mut Context<'_>) {
         if self.state == State::Connecting {
@@ -390,7 +402,7 @@ impl Flow {
     fn receive_reset(&mut self, segment: &Incoming, context: &mut Context<'_>) {
         let at = segment.seq.wrapping_sub(self.receiving.nxt);
         if at == 0 {
-            self.reset_peer(context);
+            self.guest_is_gone(context);
         } else if at < self.receiving.edge.wrapping_sub(self.receiving.nxt) {
             self.challenge(context);
         }

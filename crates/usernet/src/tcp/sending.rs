@@ -203,6 +203,6 @@ impl Flow {
 
     fn give_up(&mut self, context: &mut Context<'_>) {
         self.send_reset(context);
-        self.reset_peer(context);
+        self.guest_is_gone(context);
     }
 }

@@ -128,6 +128,18 @@ impl Guest {
         self.sockets.get_mut::<tcp::Socket<'_>>(self.handle).abort();
     }
 
+    /// Whether bytes are unacknowledged and no timer runs. A TCP has one then (RFC 6298, section
+    /// 5.1); smoltcp 0.14 stops it in rare orders of acknowledgements and windows.
+    pub(super) fn has_stopped_its_timer(&mut self, millis: i64) -> bool {
+        let waits = self
+            .sockets
+            .get::<tcp::Socket<'_>>(self.handle)
+            .send_queue()
+            > 0;
+        let now = Instant::from_millis(millis);
+        waits && self.interface.poll_at(now, &self.sockets).is_none()
+    }
+
     pub(super) fn state(&self) -> tcp::State {
         self.sockets.get::<tcp::Socket<'_>>(self.handle).state()
     }
