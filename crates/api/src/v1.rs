@@ -60,7 +60,7 @@ pub use status::{
     ClientStatus, DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument,
     Notifications, PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, ProcessUsage,
     QueueFault, RingFormat, SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus,
-    TranslationStatus, VcpuSearch, VcpuSource, Warning, WarningsDocument,
+    TranslationStatus, UserFlows, VcpuSearch, VcpuSource, Warning, WarningsDocument,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,

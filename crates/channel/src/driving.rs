@@ -133,6 +133,30 @@ pub struct UserForward {
     pub port: u16,
 }
 
+/// Drop reasons of user ports, in the order of [`UserFigures::refused`].
+pub const USER_REFUSALS: [&str; 5] = [
+    "user-denied",
+    "user-flows",
+    "user-fragment",
+    "user-protocol",
+    "user-unreachable",
+];
+
+/// Figures of a user port, since its driver process started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct UserFigures {
+    /// Connections and UDP mappings now.
+    pub flows: u32,
+    /// Most of them.
+    pub flows_max: u32,
+    /// Those that outlive the process.
+    pub kept: u32,
+    /// Most of them.
+    pub kept_max: u32,
+    /// Frames and connections that were refused, by reason.
+    pub refused: [u64; USER_REFUSALS.len()],
+}
+
 /// Bytes of the record of a flow of a user port (`usernet::RECORD_LEN`).
 pub const FLOW_RECORD: usize = 64;
 /// Most flows of a user port whose sockets outlive its driver process.
@@ -344,6 +368,10 @@ pub struct DriverState {
     /// [addresses]: crate::supervision::SupervisorEvent::InterfaceAddresses
     #[serde(skip)]
     pub mac: Option<[u8; 6]>,
+    /// Figures of a user port, if they are known. They come with
+    /// [`SupervisorEvent::UserFigures`](crate::supervision::SupervisorEvent::UserFigures).
+    #[serde(skip)]
+    pub user: Option<UserFigures>,
     /// Reason why the port's CPU weight has no effect. It comes with
     /// [`SupervisorEvent::CpuWeightErrors`][errors].
     ///

@@ -13,7 +13,7 @@ use testkit::samples::sample;
 use crate::cores::CoreFacts;
 use crate::driving::{
     BackEnd, Calls, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState,
-    UserForward, UserGuest, UserNetwork, XdpStart,
+    UserFigures, UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
@@ -130,7 +130,19 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::NextFlows,
         SupervisorRequest::NextForwards,
         SupervisorRequest::NetworkDenied,
+        SupervisorRequest::UserFigures(figures()),
+        SupervisorRequest::AllUserFigures,
     ]
+}
+
+fn figures() -> UserFigures {
+    UserFigures {
+        flows: 12,
+        flows_max: 65_536,
+        kept: 10,
+        kept_max: 8192,
+        refused: [1, 2, 3, 4, 1 << 40],
+    }
 }
 
 fn network() -> UserNetwork {
@@ -208,6 +220,7 @@ fn events() -> Vec<SupervisorEvent> {
         back_end: Some(BackEnd::Packet),
         // They are not in the message, nor are frames and calls.
         mac: None,
+        user: None,
         cpu_weight_error: None,
         pid: Some(77),
         restarts: 2,
@@ -320,6 +333,7 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::FlowsTaken,
         SupervisorEvent::Forwards(network().forwards),
         SupervisorEvent::ForwardsChanged,
+        SupervisorEvent::UserFigures(vec![(text("out"), figures())]),
     ]
 }
 

@@ -36,7 +36,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
 use crate::driving::{
-    Calls, DriverCounters, DriverSpec, DriverStart, DriverState, UserForward, UserNetwork,
+    Calls, DriverCounters, DriverSpec, DriverStart, DriverState, UserFigures, UserForward,
+    UserNetwork,
 };
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
@@ -237,6 +238,10 @@ pub enum SupervisorRequest {
     /// Driver: the system denies its user port all IP packets (`EPERM`), as the unit of the package
     /// does.
     NetworkDenied,
+    /// Driver: the figures of its user port; after each answer to a ping.
+    UserFigures(UserFigures),
+    /// Control: report the figures of user ports; answered with [`SupervisorEvent::UserFigures`].
+    AllUserFigures,
 }
 
 /// Most bytes of a message with no more than numbers.
@@ -256,7 +261,7 @@ impl SupervisorRequest {
     pub fn most_bytes(first: u8) -> usize {
         // The number of a variant, as postcard writes it.
         match first {
-            1..=2 | 7 | 20 | 26 | 32 | 36 | 37 => MAX_LINE,
+            1..=2 | 7 | 20 | 26 | 32 | 36 | 37 | 41 => MAX_LINE,
             4 | 15 | 18 | 28 | 29 | 35 => MAX_LIST,
             9 => MAX_SESSION,
             _ => MAX_NUMBER,
@@ -602,6 +607,9 @@ pub enum SupervisorEvent {
     Forwards(Vec<UserForward>),
     /// Driver: the forwards have changed, and are to be asked for from the first.
     ForwardsChanged,
+    /// Control: the answer to [`SupervisorRequest::AllUserFigures`], by the names of ports; without
+    /// those that have none yet.
+    UserFigures(Vec<(String, UserFigures)>),
 }
 
 #[cfg(test)]
@@ -657,6 +665,10 @@ mod tests {
             },
             other => other,
         };
+        let figures = UserFigures {
+            refused: [number; 5],
+            ..UserFigures::default()
+        };
         let (word, line, list) = (MAX_NUMBER, MAX_LINE, MAX_LIST);
         vec![
             (SupervisorRequest::Ready, word),
@@ -700,6 +712,8 @@ mod tests {
             (SupervisorRequest::NextFlows, word),
             (SupervisorRequest::NextForwards, word),
             (SupervisorRequest::NetworkDenied, word),
+            (SupervisorRequest::UserFigures(figures), line),
+            (SupervisorRequest::AllUserFigures, word),
         ]
     }
 

@@ -621,6 +621,9 @@ fn reply_to_ping(
             _ => SupervisorRequest::Pong(counters),
         };
         link.send(&reply, &[])?;
+        if let Some(figures) = pool.orders.figures() {
+            link.send(&SupervisorRequest::UserFigures(figures), &[])?;
+        }
         pool.workers.iter().for_each(|status| status.ping());
     }
     Ok(())

@@ -36,7 +36,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use channel::driving::{DriverCounters, UserNetwork};
+use channel::driving::{DriverCounters, USER_REFUSALS, UserFigures, UserNetwork};
 use front::queue::Direction;
 use front::region::Region;
 use rustix::event::epoll::{self, EventFlags};
@@ -84,6 +84,8 @@ const FAR6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) struct Orders {
     network: Mutex<Option<UserNetwork>>,
     forwards: Mutex<Option<Vec<Forward>>>,
+    /// The way back: what the worker reports.
+    figures: Mutex<Option<UserFigures>>,
 }
 
 impl Orders {
@@ -98,6 +100,17 @@ impl Orders {
     pub(crate) fn put_forwards(&self, forwards: Vec<Forward>) {
         if let Ok(mut place) = self.forwards.lock() {
             *place = Some(forwards);
+        }
+    }
+
+    /// Returns the figures as of the last ping.
+    pub(crate) fn figures(&self) -> Option<UserFigures> {
+        *self.figures.lock().ok()?
+    }
+
+    fn report(&self, figures: UserFigures) {
+        if let Ok(mut place) = self.figures.lock() {
+            *place = Some(figures);
         }
     }
 
@@ -165,7 +178,26 @@ pub(crate) struct UserWorker {
     echoes: Echoes,
     forwards: Forwards,
     waiting: Waiting,
-    counters: DriverCounters,
+    counters: Counters,
+}
+
+/// Counters of a worker.
+#[derive(Debug, Default)]
+struct Counters {
+    frames: DriverCounters,
+    /// Bound of flows, which the process cannot ask for any more.
+    flows_max: u32,
+    refused: [u64; USER_REFUSALS.len()],
+}
+
+impl Counters {
+    fn refuse(&mut self, refusal: Refusal) {
+        self.frames.rejected_by_interface += 1;
+        let at = Refusal::ALL.iter().position(|of| *of == refusal);
+        if let Some(count) = at.and_then(|at| self.refused.get_mut(at)) {
+            *count += 1;
+        }
+    }
 }
 
 /// Returns whether the system denies this process all IP packets, those over loopback included.
@@ -223,11 +255,11 @@ impl UserWorker {
         }
         let desired = Desired::new(network)?;
         let network = settings::network(&desired.network)?;
-        let secret = Secret([random(), random()]);
+        let (secret, bounds) = (Secret([random(), random()]), bounds());
         let translator = Translator::new(Settings {
             network,
             access: desired.access.clone(),
-            bounds: bounds(),
+            bounds,
             secret,
             super_frames: true,
         });
@@ -266,7 +298,10 @@ impl UserWorker {
                 datagrams: VecDeque::new(),
                 young: VecDeque::new(),
             },
-            counters: DriverCounters::default(),
+            counters: Counters {
+                flows_max: bounds.flows,
+                ..Counters::default()
+            },
         };
         worker.restore(inherited.flows);
         Ok(worker)
@@ -352,7 +387,8 @@ impl UserWorker {
     /// Returns `true` when it has reached the requested phase.
     fn turn(&mut self) -> Result<bool, WorkerError> {
         let now = now();
-        if self.status.pong(&self.counters) {
+        if self.status.pong(&self.counters.frames) {
+            self.orders.report(self.figures());
             let offer = offer(&self.network, &self.desired.network);
             self.services.set_offer(offer);
         }
@@ -388,6 +424,17 @@ impl UserWorker {
         };
         self.wait(limit, is_running)?;
         Ok(false)
+    }
+
+    fn figures(&self) -> UserFigures {
+        let (kept, kept_max) = self.sockets.kept();
+        UserFigures {
+            flows: self.translator.len() as u32,
+            flows_max: self.counters.flows_max,
+            kept,
+            kept_max,
+            refused: self.counters.refused,
+        }
     }
 
     /// Changes what can be changed under flows.
@@ -440,7 +487,7 @@ impl UserWorker {
         let Some(frame) = bytes.part(net::LEN, bytes.len() - net::LEN) else {
             return;
         };
-        self.counters.sent.frames += 1;
+        self.counters.frames.sent.frames += 1;
         let mut headers = [0; SNAPSHOT];
         let len = frame.copy_to(&mut headers);
         let mut actions = Vec::new();
@@ -451,7 +498,7 @@ impl UserWorker {
             Verdict::Done | Verdict::Ignored => {}
             Verdict::Service => self.service(frame, &header, now),
             Verdict::Refused(refusal) => {
-                self.counters.rejected_by_interface += 1;
+                self.counters.refuse(refusal);
                 // A connection is refused by a reset, which is among the actions.
                 if actions.is_empty() {
                     self.send_error(&copy_of(frame), refusal, now);
@@ -487,13 +534,13 @@ impl UserWorker {
             }
             Ok(Handled::Elsewhere) => {
                 if let Err(refusal) = self.echo(&frame, now) {
-                    self.counters.rejected_by_interface += 1;
+                    self.counters.refuse(refusal);
                     self.send_error(&frame, refusal, now);
                 }
                 None
             }
-            Err(_) => {
-                self.counters.rejected_by_interface += 1;
+            Err(refusal) => {
+                self.counters.refuse(refusal);
                 None
             }
         };
@@ -546,7 +593,7 @@ impl UserWorker {
             return false;
         };
         let into = self.guests.behind(&leased, peek.headers.into());
-        self.counters.received.calls += 1;
+        self.counters.frames.received.calls += 1;
         let mut actions = Vec::new();
         match socket.peek(peek, into) {
             Ok(peeked) => {
@@ -555,7 +602,7 @@ impl UserWorker {
                     .peeked(now, flow, peek, peeked, &mut actions);
                 match (headers, peeked) {
                     (Some(headers), Peeked::Bytes(len)) => {
-                        self.counters.received.frames += 1;
+                        self.counters.frames.received.frames += 1;
                         self.guests.submit_headers(leased, &headers, len);
                         self.waiting.turns.served(len);
                     }
@@ -586,7 +633,7 @@ impl UserWorker {
         };
         let headers_len = socket.udp_headers();
         let into = self.guests.behind(&leased, headers_len);
-        self.counters.received.calls += 1;
+        self.counters.frames.received.calls += 1;
         let Some((len, from)) = socket.receive_from(into) else {
             socket.is_queued = false;
             self.guests.give_back(leased);
@@ -602,11 +649,11 @@ impl UserWorker {
         let headers = fits.then(|| self.translator.datagram(now, flow, target, len as u16));
         match headers.flatten() {
             Some(headers) if headers.bytes().len() == headers_len => {
-                self.counters.received.frames += 1;
+                self.counters.frames.received.frames += 1;
                 self.guests.submit_headers(leased, &headers, len as u32);
             }
             _ => {
-                self.counters.oversized_frames += u64::from(!fits);
+                self.counters.frames.oversized_frames += u64::from(!fits);
                 self.guests.give_back(leased);
             }
         }

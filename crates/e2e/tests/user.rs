@@ -252,13 +252,18 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     assert!(!reaches(&mut vm1, "10.0.2.2", 7001));
     assert_eq!(lasthop.port("out")["driver_process"]["restarts"], 0);
 
-    turn.step("the driver is killed three times, and a connection goes on");
+    turn.step("driver and switch are killed, and a connection stays");
     let transfer = vm1.start(&format!(
         "nc {OUTSIDE} 8002 </dev/null >/tmp/slow; nc {OUTSIDE} 9000 </tmp/slow"
     ));
-    for _ in 0..3 {
+    for kills_switch in [false, true, false] {
         thread::sleep(Duration::from_millis(1500));
         let pid = driver_pid(&lasthop, "out").expect("a driver");
+        if kills_switch {
+            // Its successor continues the driver's connection.
+            lasthop.kill_switch();
+            continue;
+        }
         signal(pid, Signal::KILL);
         wait_for("another driver", || {
             driver_pid(&lasthop, "out").filter(|new| *new != pid)

@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use api::v1::Event;
-use channel::driving::{self, Calls, DriverSpec, DriverState, UserNetwork};
+use channel::driving::{self, Calls, DriverSpec, DriverState, UserFigures, UserNetwork};
 use channel::supervision::{ProcessInfo, SupervisorEvent};
 use port::PortId;
 
@@ -375,6 +375,13 @@ impl Drivers {
     /// Returns the reasons why CPU weights have no effect, by the names of ports.
     pub(super) fn cpu_weight_errors(&self) -> Vec<(String, String)> {
         self.groups.weight_errors()
+    }
+
+    /// Returns the figures of user ports, by the names of ports.
+    pub(super) fn user_figures(&self) -> Vec<(String, UserFigures)> {
+        let all = self.all.iter();
+        all.filter_map(|driver| Some((driver.spec.name.clone(), driver.user_figures()?)))
+            .collect()
     }
 
     /// Returns the speeds of existing interfaces, in bits a second, with the names of their ports,

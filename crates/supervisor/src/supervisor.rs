@@ -339,6 +339,9 @@ impl Supervisor {
                 self.drivers.set_cpu_weights(weights);
                 return None;
             }
+            SupervisorRequest::AllUserFigures => {
+                SupervisorEvent::UserFigures(self.drivers.user_figures())
+            }
             SupervisorRequest::UserNetworks(networks) => {
                 self.drivers.set_networks(networks);
                 return None;
@@ -384,7 +387,8 @@ impl Supervisor {
             | SupervisorRequest::DropFlows(_)
             | SupervisorRequest::NextFlows
             | SupervisorRequest::NextForwards
-            | SupervisorRequest::NetworkDenied => return None,
+            | SupervisorRequest::NetworkDenied
+            | SupervisorRequest::UserFigures(_) => return None,
         };
         let socket = None;
         Some(Reply { event, socket })

@@ -439,4 +439,22 @@ fn drivers(facts: &Facts, page: &mut Page) {
              there was no room; with packet and xdp."
             frames;
     }
+    let users = || drivers().filter_map(|(name, driver)| Some((name, driver.user.as_ref()?)));
+    families! { page, Gauge, (name, user) in users(), ["port" = name],
+        "lasthop_user_flows" "Connections and UDP mappings of a user port." user.flows;
+        "lasthop_user_kept_flows"
+            "Those of them that outlive the driver process." user.kept;
+    }
+    let refused = || {
+        users().flat_map(|(name, user)| {
+            user.refused
+                .iter()
+                .map(move |(reason, count)| (name, reason, *count))
+        })
+    };
+    families! { page, Counter, (name, reason, count) in refused(),
+        ["port" = name, "reason" = reason],
+        "lasthop_user_refused"
+            "Frames and connections of guests of a user port that were refused, by reason." count;
+    }
 }

@@ -3,13 +3,14 @@
 mod alerts;
 mod reference;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
     DriverStatus, EgressDocument, EgressShare, EgressStatus, FloodLimit, Full, LimitsSpec,
     MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
-    ProcessUsage, RateLimit, SegmentStatus, StatusDocument,
+    ProcessUsage, RateLimit, SegmentStatus, StatusDocument, UserFlows,
 };
 use channel::figures::{QueueCounts, TranslationFigures, Waits, WorkerFigures};
 use channel::rules::RuleUse;
@@ -60,6 +61,12 @@ fn facts() -> Facts {
         restarts: 3,
         rejected_by_interface: 4,
         dropped_by_kernel: Some(5),
+        user: Some(UserFlows {
+            flows: 5,
+            kept: 4,
+            refused: BTreeMap::from([("user-denied".to_owned(), 2)]),
+            ..UserFlows::default()
+        }),
         ..DriverStatus::default()
     });
     let mut vm1 = PortStatus::new(&PortSpec::vhost_user("vm1", "vm1.sock"), State::Faulted);

@@ -76,7 +76,7 @@ impl UserWorker {
                 if let Some(bytes) = of_frame(payload)
                     && let Err(refusal) = self.send_to(flow, target, (bytes, segment), now)
                 {
-                    self.counters.rejected_by_interface += 1;
+                    self.counters.refuse(refusal);
                     if let Some(frame) = frame {
                         self.send_error(&copy_of(frame), refusal, now);
                     }
@@ -120,7 +120,9 @@ impl UserWorker {
         now: Nanos,
         more: &mut Vec<Action>,
     ) {
-        self.counters.rejected_by_interface += u64::from(failure.refusal().is_some());
+        if let Some(refusal) = failure.refusal() {
+            self.counters.refuse(refusal);
+        }
         self.report(flow, SocketEvent::Failed(failure), now, more);
     }
 
@@ -128,7 +130,7 @@ impl UserWorker {
         let Some(socket) = self.sockets.get(flow) else {
             return;
         };
-        self.counters.sent.calls += 1;
+        self.counters.frames.sent.calls += 1;
         let event = match socket.send(bytes) {
             Ok(taken) if taken as usize == bytes.len() => {
                 let room = socket.room();
@@ -157,7 +159,7 @@ impl UserWorker {
             Target::Host(to) => to,
             Target::Resolver => return Err(Refusal::Unreachable),
         };
-        self.counters.sent.calls += 1;
+        self.counters.frames.sent.calls += 1;
         let Some(socket) = self.sockets.get(flow) else {
             return Err(Refusal::Flows);
         };

@@ -160,6 +160,12 @@ impl Keeper {
         }
     }
 
+    /// Returns how many flows are kept, and the most.
+    pub(crate) fn kept(&self) -> (u32, u32) {
+        let slots = self.records.slots;
+        (slots.saturating_sub(self.free.len() as u32), slots)
+    }
+
     /// The record of a predecessor.
     pub(crate) fn record(&self, slot: u32) -> [u8; RECORD_LEN] {
         self.records.read(slot)

@@ -69,8 +69,8 @@ impl UserWorker {
                     self.report(flow, SocketEvent::Reset, now, &mut actions);
                 }
             }
-            Err(_) => {
-                self.counters.rejected_by_interface += 1;
+            Err(refusal) => {
+                self.counters.refuse(refusal);
                 let _ = rustix::net::connect_unspec(&socket);
             }
         }

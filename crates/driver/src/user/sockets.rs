@@ -252,6 +252,11 @@ impl Sockets {
         }
     }
 
+    /// Returns how many flows outlive the process, and the most.
+    pub(super) fn kept(&self) -> (u32, u32) {
+        self.keeper.kept()
+    }
+
     /// The record of a predecessor's flow.
     pub(super) fn record(&self, slot: u32) -> [u8; RECORD_LEN] {
         self.keeper.record(slot)

@@ -409,6 +409,11 @@ fn the_kernel_knows_it_while_the_peer_reads() {
 }
 
 #[test]
+fn reasons_have_the_names_of_refusals() {
+    assert_eq!(Refusal::ALL.map(Refusal::name), USER_REFUSALS);
+}
+
+#[test]
 fn what_is_refused_is_reset() {
     let mut world = World::new("tcp 1");
     // Nothing listens at the one port of the host that is allowed.
@@ -425,6 +430,8 @@ fn what_is_refused_is_reset() {
     world.give(&own.udp(2000, 9).payload(b"x"));
     let error = world.take();
     assert_eq!(error[34..36], [3, 13], "prohibited");
+    let figures = world.worker.figures();
+    assert_eq!((figures.flows, figures.refused[0]), (0, 1));
 }
 
 #[test]

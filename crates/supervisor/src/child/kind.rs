@@ -27,6 +27,7 @@ impl Kind {
             | SupervisorRequest::ProcessUsage
             | SupervisorRequest::Drivers(_)
             | SupervisorRequest::UserNetworks(_)
+            | SupervisorRequest::AllUserFigures
             | SupervisorRequest::DriverStates
             | SupervisorRequest::InterfaceAddresses
             | SupervisorRequest::InterfaceSpeeds
@@ -59,7 +60,8 @@ impl Kind {
             | SupervisorRequest::DropFlows(_)
             | SupervisorRequest::NextFlows
             | SupervisorRequest::NextForwards
-            | SupervisorRequest::NetworkDenied => Kind::Driver,
+            | SupervisorRequest::NetworkDenied
+            | SupervisorRequest::UserFigures(_) => Kind::Driver,
             SupervisorRequest::Heartbeat => return self != Kind::Driver,
         };
         self == requester

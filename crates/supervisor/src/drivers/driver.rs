@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use api::v1::Event;
 use channel::driving::{
-    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserNetwork,
+    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserFigures,
+    UserNetwork,
 };
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use driver::device::{Device, NotReady, OpenError};
@@ -331,6 +332,11 @@ impl Driver {
         }
     }
 
+    /// Returns the figures of a user port whose process has reported them.
+    pub(super) fn user_figures(&self) -> Option<UserFigures> {
+        self.user.figures
+    }
+
     /// Sets the network of a user port. Returns the processes that have another one.
     pub(super) fn set_network(&mut self, network: Option<UserNetwork>) -> Vec<Child> {
         if self.user.set_network(network) {
@@ -584,6 +590,7 @@ impl Driver {
             back_end: self.device.as_ref().map(Device::back_end),
             // Reported separately.
             mac: None,
+            user: None,
             cpu_weight_error: None,
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
             restarts: info.map_or(self.restarts_before, |i| i.restarts),

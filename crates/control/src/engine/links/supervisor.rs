@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use channel::driving::{Calls, DriverSpec, DriverState, UserNetwork};
+use channel::driving::{Calls, DriverSpec, DriverState, UserFigures, UserNetwork};
 use channel::link::{Link, Received};
 use channel::owners::{NoSocket, SocketOwner};
 use channel::sockets::SocketType;
@@ -277,14 +277,15 @@ impl SupervisorLink {
         self.request(SupervisorRequest::SocketDirs, dirs)
     }
 
-    /// Requests the states of the drivers, and if some are `weighted`, which of these CPU weights
-    /// have no effect.
+    /// Requests the states of the drivers; if some are `weighted`, which of these CPU weights have
+    /// no effect; and with user ports their figures.
     ///
     /// # Errors
     /// The supervisor is gone or does not reply in time.
     pub(in crate::engine) fn driver_states(
         &mut self,
         weighted: bool,
+        has_users: bool,
     ) -> impl Future<Output = io::Result<Vec<DriverState>>> + use<> {
         let states = accept!(SupervisorEvent::DriverStates(states) => states);
         let states = self.request(SupervisorRequest::DriverStates, states);
@@ -299,6 +300,10 @@ impl SupervisorLink {
             let errors = accept!(SupervisorEvent::CpuWeightErrors(errors) => errors);
             self.request(SupervisorRequest::CpuWeightErrors, errors)
         });
+        let users = has_users.then(|| {
+            let users = accept!(SupervisorEvent::UserFigures(users) => users);
+            self.request(SupervisorRequest::AllUserFigures, users)
+        });
         async move {
             let mut states = states.await?;
             let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
@@ -309,9 +314,15 @@ impl SupervisorLink {
                 None => Vec::new(),
             };
             let mut errors: BTreeMap<String, String> = errors.into_iter().collect();
+            let users = match users {
+                Some(users) => users.await?,
+                None => Vec::new(),
+            };
+            let users: BTreeMap<String, UserFigures> = users.into_iter().collect();
             for state in &mut states {
                 state.mac = addresses.get(&state.name).copied();
                 state.cpu_weight_error = errors.remove(&state.name);
+                state.user = users.get(&state.name).copied();
                 let calls = calls.get(&state.name).copied().unwrap_or_default();
                 [state.counters.received, state.counters.sent] = calls;
                 state.counters.dropped_by_kernel = drops.get(&state.name).copied();

@@ -8,9 +8,9 @@ use api::v1::{
     GuestStates, Iommu, MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus,
     PortSpec, PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
     ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
-    SwitchStatus, Traffic, TranslationStatus, VcpuSearch, VcpuSource, Work,
+    SwitchStatus, Traffic, TranslationStatus, UserFlows, VcpuSearch, VcpuSource, Work,
 };
-use channel::driving::DriverState;
+use channel::driving::{DriverState, USER_REFUSALS, UserFigures};
 use channel::figures::TranslationFigures;
 use channel::supervision::{self, FoundVcpus, ProcessInfo, WatchedGuests};
 use channel::switching::{Clients, PortPhase, PortState, SwitchFigures};
@@ -101,8 +101,22 @@ fn driver_status(state: &DriverState) -> DriverStatus {
         receive_calls: counters.received.calls,
         sent_frames: counters.sent.frames,
         send_calls: counters.sent.calls,
+        user: state.user.as_ref().map(user_flows),
         cpu_weight_error: state.cpu_weight_error.clone(),
         reason: state.reason.clone(),
+    }
+}
+
+fn user_flows(of: &UserFigures) -> UserFlows {
+    let refused = USER_REFUSALS.iter().zip(of.refused);
+    UserFlows {
+        flows: of.flows,
+        flows_max: of.flows_max,
+        kept: of.kept,
+        kept_max: of.kept_max,
+        refused: refused
+            .map(|(reason, count)| ((*reason).to_owned(), count))
+            .collect(),
     }
 }
 
@@ -322,7 +336,8 @@ async fn port_reports(engine: &Shared<'_>, states: Vec<PortState>) -> Result<Por
         let ports = &e.store.saved.desired.ports;
         let weighted = ports.iter().any(|port| port.cpu_weight.is_some());
         let has_drivers = ports.iter().any(needs_one);
-        has_drivers.then(|| e.links.supervisor.driver_states(weighted))
+        let has_users = ports.iter().any(|port| port.kind == PortKind::User);
+        has_drivers.then(|| e.links.supervisor.driver_states(weighted, has_users))
     });
     let drivers = match drivers {
         Some(drivers) => drivers.await.map_err(unavailable)?,

@@ -700,6 +700,7 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
         name: spec.name.clone(),
         back_end: Some(BackEnd::Packet),
         mac: None,
+        user: None,
         cpu_weight_error: None,
         pid: Some(20),
         restarts: 1,

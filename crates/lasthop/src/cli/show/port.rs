@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use api::v1::{
     AdminState, Allowed, ClientStatus, DriverStatus, FrontEndStatus, Notifications,
-    PortSecurityStatus, PortStatus, TranslationStatus, USER_NETWORK, UserSpec, VcpuSource, Work,
+    PortSecurityStatus, PortStatus, TranslationStatus, USER_NETWORK, UserFlows, UserSpec,
+    VcpuSource, Work,
 };
 
 use super::super::tables::facts;
@@ -297,6 +298,7 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         ("rejected", rejected),
         ("calls", calls),
     ]);
+    lines.extend(driver.user.iter().flat_map(user_flows));
     lines.extend(port.cpu_weight.map(|weight| {
         let error = driver.cpu_weight_error.iter();
         let error = error.map(|reason| format!(" (no effect: {reason})"));
@@ -306,6 +308,22 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         )
     }));
     lines
+}
+
+/// Formats the flows of a user port.
+fn user_flows(of: &UserFlows) -> [(&'static str, String); 3] {
+    let beyond = of.flows.saturating_sub(of.kept);
+    let refused = of.refused.iter().filter(|(_, count)| **count > 0);
+    let refused: Vec<String> = refused
+        .map(|(reason, frames)| format!("{} {reason}", count(*frames)))
+        .collect();
+    let flows = format!("{}, at most {}", of.flows, of.flows_max);
+    let kept = format!("{}, at most {}; {beyond} end with it", of.kept, of.kept_max);
+    [
+        ("flows", flows),
+        ("outlive driver", kept),
+        ("refused", joined(&refused, ", ")),
+    ]
 }
 
 /// Formats the network of a user port.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use channel::driving::UserNetwork;
+use channel::driving::{UserFigures, UserNetwork};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use driver::device::Device;
 
@@ -28,6 +28,8 @@ pub(super) struct UserPort {
     pub(super) forwards: Forwards,
     /// The process has no way out.
     is_denied: bool,
+    /// As the process has reported them.
+    pub(super) figures: Option<UserFigures>,
 }
 
 /// The problem of a port to which the system denies all IP packets.
@@ -151,6 +153,7 @@ impl UserPort {
                 tracing::warn!("{DENIED}");
                 self.is_denied = true;
             }
+            SupervisorRequest::UserFigures(figures) => self.figures = Some(figures),
             SupervisorRequest::NextForwards => {
                 let (part, sockets) = self.forwards.next();
                 let _ = process.try_send(&SupervisorEvent::Forwards(part), &sockets);
