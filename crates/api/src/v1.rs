@@ -15,6 +15,7 @@ mod spec;
 mod stats;
 mod status;
 mod trace;
+mod user_status;
 mod words;
 
 #[cfg(test)]
@@ -60,9 +61,10 @@ pub use status::{
     ClientStatus, DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument,
     Notifications, PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, ProcessUsage,
     QueueFault, RingFormat, SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus,
-    TranslationStatus, UserFlows, VcpuSearch, VcpuSource, Warning, WarningsDocument,
+    TranslationStatus, VcpuSearch, VcpuSource, Warning, WarningsDocument,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,
     TraceOutcome, TraceReceiver, TraceRequest, TraceRuling, TraceStage, TraceStep, TracedFlow,
 };
+pub use user_status::{USER_FLOWS_MAX, USER_KEPT_MAX, UserFlowCount, UserPortStatus};

@@ -21,6 +21,8 @@ use std::net::{IpAddr, SocketAddr};
 use port::PortId;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::user_reports::UserFigures;
+
 /// Method by which a driver moves frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackEnd {
@@ -133,34 +135,12 @@ pub struct UserForward {
     pub port: u16,
 }
 
-/// Drop reasons of user ports, in the order of [`UserFigures::refused`].
-pub const USER_REFUSALS: [&str; 5] = [
-    "user-denied",
-    "user-flows",
-    "user-fragment",
-    "user-protocol",
-    "user-unreachable",
-];
-
-/// Figures of a user port, since its driver process started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct UserFigures {
-    /// Connections and UDP mappings now.
-    pub flows: u32,
-    /// Most of them.
-    pub flows_max: u32,
-    /// Those that outlive the process.
-    pub kept: u32,
-    /// Most of them.
-    pub kept_max: u32,
-    /// Frames and connections that were refused, by reason.
-    pub refused: [u64; USER_REFUSALS.len()],
-}
-
 /// Bytes of the record of a flow of a user port (`usernet::RECORD_LEN`).
 pub const FLOW_RECORD: usize = 64;
+/// Most flows of a user port.
+pub const FLOWS_MAX: u32 = api::v1::USER_FLOWS_MAX;
 /// Most flows of a user port whose sockets outlive its driver process.
-pub const FLOWS_KEPT: u32 = 8192;
+pub const FLOWS_KEPT: u32 = api::v1::USER_KEPT_MAX;
 
 /// A port in the segment of a user port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

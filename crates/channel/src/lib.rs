@@ -38,6 +38,7 @@ pub mod state;
 pub mod supervision;
 pub mod switching;
 pub mod timeouts;
+pub mod user_reports;
 
 #[cfg(test)]
 mod samples;

@@ -13,7 +13,7 @@ use testkit::samples::sample;
 use crate::cores::CoreFacts;
 use crate::driving::{
     BackEnd, Calls, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState,
-    UserFigures, UserForward, UserGuest, UserNetwork, XdpStart,
+    UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
@@ -24,6 +24,7 @@ use crate::supervision::{
     ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
 };
 use crate::switching::{Clients, Iommu, PortConfig, Role};
+use crate::user_reports::{UserFigures, UserTotals};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -137,11 +138,17 @@ fn requests() -> Vec<SupervisorRequest> {
 
 fn figures() -> UserFigures {
     UserFigures {
-        flows: 12,
+        flows: [1, 2, 3, 4, 300],
         flows_max: 65_536,
         kept: 10,
         kept_max: 8192,
-        refused: [1, 2, 3, 4, 1 << 40],
+        totals: UserTotals {
+            results: [7, 8, 9],
+            refused: [1, 2, 3, 4, 1 << 40],
+            from_guests: 1 << 33,
+            to_guests: 1 << 34,
+            dns_questions: 6,
+        },
     }
 }
 

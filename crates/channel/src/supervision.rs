@@ -36,12 +36,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
 use crate::driving::{
-    Calls, DriverCounters, DriverSpec, DriverStart, DriverState, UserFigures, UserForward,
-    UserNetwork,
+    Calls, DriverCounters, DriverSpec, DriverStart, DriverState, UserForward, UserNetwork,
 };
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
 use crate::sockets::SocketType;
+use crate::user_reports::UserFigures;
 
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
@@ -615,6 +615,7 @@ pub enum SupervisorEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::user_reports::{USER_REFUSALS, UserTotals};
 
     fn longest() -> Vec<(SupervisorRequest, usize)> {
         let port = PortId(1023);
@@ -665,8 +666,12 @@ mod tests {
             },
             other => other,
         };
+        let totals = UserTotals {
+            refused: [number; USER_REFUSALS.len()],
+            ..UserTotals::default()
+        };
         let figures = UserFigures {
-            refused: [number; 5],
+            totals,
             ..UserFigures::default()
         };
         let (word, line, list) = (MAX_NUMBER, MAX_LINE, MAX_LIST);

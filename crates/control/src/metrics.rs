@@ -8,6 +8,7 @@ mod egress;
 mod families;
 mod limits;
 mod text;
+mod user;
 
 use api::v1::{EgressDocument, MirrorStats, StatusDocument};
 use channel::figures::WorkerFigures;

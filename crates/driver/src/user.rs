@@ -18,6 +18,7 @@ mod actions;
 mod calls;
 mod echoes;
 mod events;
+mod figures;
 mod forwards;
 mod guests;
 mod kept;
@@ -36,7 +37,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use channel::driving::{DriverCounters, USER_REFUSALS, UserFigures, UserNetwork};
+use channel::driving::UserNetwork;
+use channel::user_reports::UserFigures;
 use front::queue::Direction;
 use front::region::Region;
 use rustix::event::epoll::{self, EventFlags};
@@ -56,6 +58,7 @@ use crate::frames::{BATCH, HEADER};
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
 use echoes::{Echoes, Request};
 use events::Tag;
+use figures::Counters;
 pub(crate) use forwards::Forward;
 use forwards::Forwards;
 use guests::Guests;
@@ -67,7 +70,7 @@ pub(crate) use settings::SettingsError;
 use sockets::{Progress, Sockets};
 
 /// Most flows of a port; each has a descriptor.
-pub(crate) const FLOWS_MAX: u32 = 65_536;
+pub(crate) const FLOWS_MAX: u32 = channel::driving::FLOWS_MAX;
 /// Descriptors for everything else: queues, questions, echo requests, messages.
 pub(crate) const OTHER_DESCRIPTORS: u32 = 2048;
 /// Events of one wait.
@@ -179,25 +182,6 @@ pub(crate) struct UserWorker {
     forwards: Forwards,
     waiting: Waiting,
     counters: Counters,
-}
-
-/// Counters of a worker.
-#[derive(Debug, Default)]
-struct Counters {
-    frames: DriverCounters,
-    /// Bound of flows, which the process cannot ask for any more.
-    flows_max: u32,
-    refused: [u64; USER_REFUSALS.len()],
-}
-
-impl Counters {
-    fn refuse(&mut self, refusal: Refusal) {
-        self.frames.rejected_by_interface += 1;
-        let at = Refusal::ALL.iter().position(|of| *of == refusal);
-        if let Some(count) = at.and_then(|at| self.refused.get_mut(at)) {
-            *count += 1;
-        }
-    }
 }
 
 /// Returns whether the system denies this process all IP packets, those over loopback included.
@@ -426,17 +410,6 @@ impl UserWorker {
         Ok(false)
     }
 
-    fn figures(&self) -> UserFigures {
-        let (kept, kept_max) = self.sockets.kept();
-        UserFigures {
-            flows: self.translator.len() as u32,
-            flows_max: self.counters.flows_max,
-            kept,
-            kept_max,
-            refused: self.counters.refused,
-        }
-    }
-
     /// Changes what can be changed under flows.
     fn follow(&mut self, network: UserNetwork) -> Result<(), WorkerError> {
         if settings::network(&network)? != self.network {
@@ -530,6 +503,7 @@ impl UserWorker {
                 if now >= self.desired.names_until {
                     self.name(now);
                 }
+                self.counters.totals.dns_questions += 1;
                 self.questions.ask(client, &message, now)
             }
             Ok(Handled::Elsewhere) => {
@@ -650,6 +624,7 @@ impl UserWorker {
         match headers.flatten() {
             Some(headers) if headers.bytes().len() == headers_len => {
                 self.counters.frames.received.frames += 1;
+                self.counters.totals.to_guests += len as u64;
                 self.guests.submit_headers(leased, &headers, len as u32);
             }
             _ => {

@@ -106,6 +106,16 @@ drop_reasons! {
         "The translation of the receive buffer's address had not come from the front end yet, and there was no room for the frame to wait, or it had waited for a second."
     // Counted at the port of an interface, in both directions.
     DriverEnded "driver-ended" "The frame was in the rings of a driver process when that ended."
+    // Counted at the user port that the frame was for, by its driver.
+    UserDenied "user-denied"
+        "Guests may not reach this destination through the user port, or the flow is another guest's."
+    UserFlows "user-flows"
+        "The user port, or the guest, has as many flows as it may have, or half-open ones."
+    UserFragment "user-fragment" "User ports do not translate fragments."
+    UserProtocol "user-protocol"
+        "User ports do not translate this protocol, or the packet contradicts itself."
+    UserUnreachable "user-unreachable"
+        "The host of the user port has no way to the destination, or nothing answers there."
 }
 
 /// All reasons by which frames are lost, in the order of [`REASONS`].

@@ -25,8 +25,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use api::v1::Event;
-use channel::driving::{self, Calls, DriverSpec, DriverState, UserFigures, UserNetwork};
+use channel::driving::{self, Calls, DriverSpec, DriverState, UserNetwork};
 use channel::supervision::{ProcessInfo, SupervisorEvent};
+use channel::user_reports::UserFigures;
 use port::PortId;
 
 use super::Reply;

@@ -26,7 +26,7 @@ pub use action::{
 pub use hash::Secret;
 pub use progress::{Counters, Progress};
 pub use record::{Kept, MappingRecord, RECORD_LEN, Record, RecordError};
-pub use translator::{Bounds, Settings, Translator, Undelivered, Verdict};
+pub use translator::{Bounds, FlowState, Listed, Settings, Translator, Undelivered, Verdict};
 pub use turns::{QUANTUM, Turns};
 
 /// Nanoseconds of a monotonic clock.

@@ -12,6 +12,7 @@ use wire::tcp::{ACK, FIN, SYN};
 use crate::Nanos;
 use crate::action::{Action, FlowId, Headers, Payload};
 use crate::headers::{Ends, Segment};
+use crate::translator::FlowState;
 
 mod challenge;
 mod opening;
@@ -160,6 +161,18 @@ impl Flow {
             self.state,
             State::Connecting | State::SynReceived | State::SynSent
         )
+    }
+
+    /// The state for people.
+    pub(crate) fn shown(&self) -> FlowState {
+        match self.state {
+            State::Connecting | State::SynSent | State::SynReceived => FlowState::HalfOpen,
+            State::Open if self.receiving.closed || self.sending.end.is_some() => {
+                FlowState::HalfClosed
+            }
+            State::Open => FlowState::Established,
+            State::Late | State::Closed => FlowState::TimeWait,
+        }
     }
 
     /// A SYN may take the place of this flow (RFC 9293, section 3.6.1).

@@ -18,10 +18,13 @@ use crate::record::{Kept, Record};
 use crate::services::dns;
 use crate::tcp::{Context, Flow, Incoming, RST};
 
+mod listing;
 mod options;
 mod table;
 mod udp;
 
+use listing::States;
+pub use listing::{FlowState, Listed};
 use table::{Counts, Entry, Key, Slot};
 
 /// Bounds of a port.
@@ -92,6 +95,7 @@ pub struct Translator {
     free: Vec<u32>,
     keys: HashMap<Key, u32, Secret>,
     guests: HashMap<MacAddr, Counts, Secret>,
+    states: States,
     deadlines: BTreeSet<(Nanos, u32)>,
     /// Flows that wait for late segments, in the order of their ends; some may have ended before.
     late: VecDeque<FlowId>,
@@ -117,6 +121,7 @@ impl Translator {
             free: Vec::new(),
             keys: HashMap::with_hasher(secret),
             guests: HashMap::with_hasher(secret),
+            states: States::default(),
             deadlines: BTreeSet::new(),
             late: VecDeque::new(),
         }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::{
     AdminState, EgressStatus, GuestStates, Iommu, LimitsSpec, MirrorDirection, MirrorSpec,
     MirrorStats, Poll, PortKind, PortQosSpec, PortSecurityStatus, PortSpec, PortStats, Role,
-    Traffic, UplinkDriver, UserSpec, Work,
+    Traffic, UplinkDriver, UserPortStatus, UserSpec, Work,
 };
 use crate::v1::words::words;
 
@@ -308,30 +308,15 @@ pub struct DriverStatus {
     /// System calls that passed frames to the interface; with `xdp` batches for its ring.
     #[serde(default)]
     pub send_calls: u64,
-    /// Flows of a user port.
+    /// Flows of a user port, once its driver process has reported them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserFlows>,
+    pub user: Option<UserPortStatus>,
     /// The reason why the port's `cpu_weight` has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_weight_error: Option<String>,
     /// The reason why it does not run, or why it ended last. For one that runs, a note if another
     /// port has the same interface.
     pub reason: Option<String>,
-}
-
-/// Connections and UDP mappings of a user port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct UserFlows {
-    /// Connections and mappings now.
-    pub flows: u32,
-    /// The most that the port may have: 65536, or what the limit of descriptors leaves.
-    pub flows_max: u32,
-    /// Those that outlive the driver process.
-    pub kept: u32,
-    /// The most that can outlive it.
-    pub kept_max: u32,
-    /// Frames and connections that were refused since the driver process started, by reason.
-    pub refused: BTreeMap<String, u64>,
 }
 
 /// A warning: a valid setting that is perhaps not intended.

@@ -8,3 +8,4 @@ pub(super) mod flush;
 pub(super) mod rule_counts;
 pub(super) mod status;
 pub(super) mod trace;
+pub(super) mod user;

@@ -13,4 +13,5 @@ mod restart;
 mod saved;
 mod scheduling;
 mod trace;
+mod user_ports;
 mod world;

@@ -7,7 +7,7 @@ use port::DropReason;
 use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
-use super::{Facts, PortFacts, egress, limits};
+use super::{Facts, PortFacts, egress, limits, user};
 
 /// Writes families of one type, whose samples have the same labels: for each family its name, its
 /// help, and the value of a sample. Without labels each family has one sample.
@@ -50,6 +50,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     egress::write(facts, page);
     queues(facts, page);
     drivers(facts, page);
+    user::write(facts, page);
 }
 
 /// Returns the counters of connections to a port, zero if the switch does not have the port.
@@ -438,23 +439,5 @@ fn drivers(facts: &Facts, page: &mut Page) {
             "Frames of the interface that the kernel dropped before the driver took them, because \
              there was no room; with packet and xdp."
             frames;
-    }
-    let users = || drivers().filter_map(|(name, driver)| Some((name, driver.user.as_ref()?)));
-    families! { page, Gauge, (name, user) in users(), ["port" = name],
-        "lasthop_user_flows" "Connections and UDP mappings of a user port." user.flows;
-        "lasthop_user_kept_flows"
-            "Those of them that outlive the driver process." user.kept;
-    }
-    let refused = || {
-        users().flat_map(|(name, user)| {
-            user.refused
-                .iter()
-                .map(move |(reason, count)| (name, reason, *count))
-        })
-    };
-    families! { page, Counter, (name, reason, count) in refused(),
-        ["port" = name, "reason" = reason],
-        "lasthop_user_refused"
-            "Frames and connections of guests of a user port that were refused, by reason." count;
     }
 }

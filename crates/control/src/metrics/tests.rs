@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::v1::{
     DriverStatus, EgressDocument, EgressShare, EgressStatus, FloodLimit, Full, LimitsSpec,
     MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
-    ProcessUsage, RateLimit, SegmentStatus, StatusDocument, UserFlows,
+    ProcessUsage, RateLimit, SegmentStatus, StatusDocument, UserFlowCount, UserPortStatus,
 };
 use channel::figures::{QueueCounts, TranslationFigures, Waits, WorkerFigures};
 use channel::rules::RuleUse;
@@ -61,11 +61,18 @@ fn facts() -> Facts {
         restarts: 3,
         rejected_by_interface: 4,
         dropped_by_kernel: Some(5),
-        user: Some(UserFlows {
-            flows: 5,
+        user: Some(UserPortStatus {
             kept: 4,
+            states: vec![UserFlowCount {
+                protocol: "tcp".to_owned(),
+                state: "half-open".to_owned(),
+                flows: 5,
+            }],
+            results: BTreeMap::from([("failed".to_owned(), 3)]),
             refused: BTreeMap::from([("user-denied".to_owned(), 2)]),
-            ..UserFlows::default()
+            to_guests_bytes: 80,
+            dns_questions: 6,
+            ..UserPortStatus::default()
         }),
         ..DriverStatus::default()
     });
@@ -290,6 +297,12 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_driver_restarts_total{port="t0"}                                     | 3.0
         lasthop_driver_refused_frames_total{port="t0"}                               | 4.0
         lasthop_driver_dropped_by_kernel_frames_total{port="t0"}                     | 5.0
+        lasthop_user_flows{port="t0",protocol="tcp",state="half-open"}               | 5.0
+        lasthop_user_kept_flows{port="t0"}                                           | 4.0
+        lasthop_user_new_flows_total{port="t0",result="failed"}                      | 3.0
+        lasthop_user_bytes_total{port="t0",direction="to-guest"}                     | 80.0
+        lasthop_user_refused_total{port="t0",reason="user-denied"}                   | 2.0
+        lasthop_user_dns_questions_total{port="t0"}                                  | 6.0
         lasthop_segment_ports{segment="blue"}                                        | 1.0
         lasthop_mirror_copied_frames_total{mirror="m1"}                              | 8.0
         lasthop_mirror_copied_bytes_total{mirror="m1"}                               | 800.0

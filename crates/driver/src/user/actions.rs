@@ -40,6 +40,7 @@ impl UserWorker {
                 }
             }
             Action::Discard(flow, len) => {
+                self.counters.totals.to_guests += u64::from(len);
                 let socket = self.sockets.get(flow);
                 if socket.is_some_and(|socket| socket.discard(len).is_err()) {
                     self.report(flow, SocketEvent::Reset, now, more);
@@ -57,6 +58,7 @@ impl UserWorker {
                 }
             }
             Action::Keep(flow) => {
+                self.counters.established();
                 self.waiting
                     .young
                     .push_back((now.saturating_add(YOUNG), flow));
@@ -120,9 +122,7 @@ impl UserWorker {
         now: Nanos,
         more: &mut Vec<Action>,
     ) {
-        if let Some(refusal) = failure.refusal() {
-            self.counters.refuse(refusal);
-        }
+        self.counters.failed(failure);
         self.report(flow, SocketEvent::Failed(failure), now, more);
     }
 
@@ -140,6 +140,9 @@ impl UserWorker {
             Ok(taken) => SocketEvent::Sent { taken, room: 0 },
             Err(_) => SocketEvent::Reset,
         };
+        if let SocketEvent::Sent { taken, .. } = event {
+            self.counters.totals.from_guests += u64::from(taken);
+        }
         self.report(flow, event, now, more);
     }
 
@@ -164,8 +167,12 @@ impl UserWorker {
             return Err(Refusal::Flows);
         };
         match socket.send_to(bytes, to, segment) {
+            Ok(()) => {
+                self.counters.totals.from_guests += bytes.len() as u64;
+                Ok(())
+            }
             // The system cannot send a datagram that is longer than the way permits.
-            Ok(()) | Err(Errno::MSGSIZE) => Ok(()),
+            Err(Errno::MSGSIZE) => Ok(()),
             Err(_) => Err(Refusal::Unreachable),
         }
     }

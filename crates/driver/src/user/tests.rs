@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel::driving::UserGuest;
+use channel::user_reports::{USER_REFUSALS, USER_STATES};
 use front::queue::device::Device;
 use sys::event;
 use wire::build::{PacketBuilder, TcpFields};
@@ -410,7 +411,13 @@ fn the_kernel_knows_it_while_the_peer_reads() {
 
 #[test]
 fn reasons_have_the_names_of_refusals() {
-    assert_eq!(Refusal::ALL.map(Refusal::name), USER_REFUSALS);
+    let names = USER_REFUSALS.map(|reason| reason.name());
+    assert_eq!(Refusal::ALL.map(Refusal::name), names);
+    let states = USER_STATES.map(|(_, state)| state);
+    assert_eq!(
+        usernet::FlowState::ALL.map(usernet::FlowState::name),
+        states
+    );
 }
 
 #[test]
@@ -431,7 +438,8 @@ fn what_is_refused_is_reset() {
     let error = world.take();
     assert_eq!(error[34..36], [3, 13], "prohibited");
     let figures = world.worker.figures();
-    assert_eq!((figures.flows, figures.refused[0]), (0, 1));
+    assert_eq!((figures.all_flows(), figures.totals.refused[0]), (0, 1));
+    assert_eq!(figures.totals.results, [0, 1, 0], "the other is not tried");
 }
 
 #[test]

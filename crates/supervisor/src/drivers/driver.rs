@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use api::v1::Event;
 use channel::driving::{
-    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserFigures,
-    UserNetwork,
+    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserNetwork,
 };
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::user_reports::UserFigures;
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -334,7 +334,7 @@ impl Driver {
 
     /// Returns the figures of a user port whose process has reported them.
     pub(super) fn user_figures(&self) -> Option<UserFigures> {
-        self.user.figures
+        self.user.figures()
     }
 
     /// Sets the network of a user port. Returns the processes that have another one.

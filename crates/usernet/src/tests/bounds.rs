@@ -5,10 +5,11 @@ use wire::build::{PacketBuilder, TcpFields};
 use wire::tcp::{ACK, FIN, SYN, TcpView};
 use wire::virtio::net::{self, NetHeader};
 
+use super::host::Host;
 use super::packets::{IRS, RST, SERVER, established, fields, host, tcp};
 use super::{GATEWAY, GUEST, settings};
 use crate::network::Refusal;
-use crate::{Action, Bounds, Failure, FlowId, SocketEvent, Translator, Verdict};
+use crate::{Action, Bounds, Failure, FlowId, FlowState, SocketEvent, Translator, Verdict};
 
 const OTHER: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 16]);
 const AT: u32 = IRS.wrapping_add(1);
@@ -191,4 +192,21 @@ fn peers_are_hosts_outside_or_the_gateway() {
         let accepted = translator.accepted(0, guest, peer, 1000, &mut Vec::new());
         assert_eq!(accepted.is_ok(), is_one, "{peer}");
     }
+}
+
+#[test]
+fn states_are_counted_as_flows_go_through_them() {
+    let mut host = host();
+    let states = |host: &Host| host.translator.states();
+    let next = established(&mut host);
+    assert_eq!(states(&host), [0, 1, 0, 0, 0]);
+    host.frame(&tcp(SERVER, fields(5000, AT, next, ACK | FIN), &[]));
+    assert_eq!(states(&host), [0, 0, 1, 0, 0], "the guest's half is closed");
+    let listed = host.translator.listed(0).unwrap();
+    assert_eq!(listed.state, FlowState::HalfClosed);
+    assert_eq!((listed.station, listed.guest.port()), (GUEST, 5000));
+    assert_eq!(host.translator.listed(1), None);
+    host.frame(&tcp(SERVER, fields(5000, AT.wrapping_add(1), 0, RST), &[]));
+    assert_eq!(states(&host), [0; 5]);
+    assert_eq!(host.translator.listed(0), None);
 }

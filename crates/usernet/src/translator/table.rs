@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use wire::MacAddr;
 
-use super::Translator;
+use super::{FlowState, Translator};
 use crate::Nanos;
 use crate::action::{Action, FlowId};
 use crate::headers::Ends;
@@ -19,6 +19,8 @@ pub(super) struct Slot {
     entry: Option<Entry>,
     /// The deadline under which the flow stands in the order of deadlines.
     deadline: Option<Nanos>,
+    /// The state under which the flow is counted.
+    state: Option<FlowState>,
 }
 
 #[derive(Debug)]
@@ -172,11 +174,14 @@ impl Translator {
         self.late.push_back(id);
     }
 
-    /// Puts the flow where its deadline belongs.
+    /// Puts the flow where its deadline and its state belong.
     pub(super) fn settle(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return;
         };
+        let state = slot.entry.as_ref().map(Entry::state);
+        self.states.change(slot.state, state);
+        slot.state = state;
         let deadline = slot.entry.as_ref().and_then(Entry::deadline);
         if deadline != slot.deadline {
             if let Some(old) = slot.deadline {
@@ -196,6 +201,7 @@ impl Translator {
         let Some(entry) = slot.entry.take() else {
             return;
         };
+        self.states.change(slot.state.take(), None);
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(old) = slot.deadline.take() {
             self.deadlines.remove(&(old, index));

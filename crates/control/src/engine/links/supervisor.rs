@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use channel::driving::{Calls, DriverSpec, DriverState, UserFigures, UserNetwork};
+use channel::driving::{Calls, DriverSpec, DriverState, UserNetwork};
 use channel::link::{Link, Received};
 use channel::owners::{NoSocket, SocketOwner};
 use channel::sockets::SocketType;
@@ -15,6 +15,7 @@ use channel::supervision::{
     FoundVcpus, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent,
     SupervisorRequest, WatchedGuests,
 };
+use channel::user_reports::UserFigures;
 use port::PortId;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -300,10 +301,7 @@ impl SupervisorLink {
             let errors = accept!(SupervisorEvent::CpuWeightErrors(errors) => errors);
             self.request(SupervisorRequest::CpuWeightErrors, errors)
         });
-        let users = has_users.then(|| {
-            let users = accept!(SupervisorEvent::UserFigures(users) => users);
-            self.request(SupervisorRequest::AllUserFigures, users)
-        });
+        let users = has_users.then(|| self.user_figures());
         async move {
             let mut states = states.await?;
             let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
@@ -316,9 +314,8 @@ impl SupervisorLink {
             let mut errors: BTreeMap<String, String> = errors.into_iter().collect();
             let users = match users {
                 Some(users) => users.await?,
-                None => Vec::new(),
+                None => BTreeMap::new(),
             };
-            let users: BTreeMap<String, UserFigures> = users.into_iter().collect();
             for state in &mut states {
                 state.mac = addresses.get(&state.name).copied();
                 state.cpu_weight_error = errors.remove(&state.name);
@@ -329,6 +326,18 @@ impl SupervisorLink {
             }
             Ok(states)
         }
+    }
+
+    /// Requests the figures of user ports, by the names of ports.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn user_figures(
+        &mut self,
+    ) -> impl Future<Output = io::Result<BTreeMap<String, UserFigures>>> + use<> {
+        let users = accept!(SupervisorEvent::UserFigures(users) => users);
+        let users = self.request(SupervisorRequest::AllUserFigures, users);
+        async move { Ok(users.await?.into_iter().collect()) }
     }
 
     /// Requests the speeds of interfaces, in bits a second, by the names of ports.

@@ -8,16 +8,17 @@ use api::v1::{
     GuestStates, Iommu, MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus,
     PortSpec, PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
     ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
-    SwitchStatus, Traffic, TranslationStatus, UserFlows, VcpuSearch, VcpuSource, Work,
+    SwitchStatus, Traffic, TranslationStatus, VcpuSearch, VcpuSource, Work,
 };
-use channel::driving::{DriverState, USER_REFUSALS, UserFigures};
+use channel::driving::DriverState;
 use channel::figures::TranslationFigures;
 use channel::supervision::{self, FoundVcpus, ProcessInfo, WatchedGuests};
 use channel::switching::{Clients, PortPhase, PortState, SwitchFigures};
+use channel::user_reports::UserFigures;
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
 use port::{DropReason, PortId};
 
-use super::egress;
+use super::{egress, user};
 use crate::engine::links::switch::Figures;
 use crate::engine::{Engine, Shared, unavailable};
 use crate::metrics::{Facts, PortFacts};
@@ -101,22 +102,9 @@ fn driver_status(state: &DriverState) -> DriverStatus {
         receive_calls: counters.received.calls,
         sent_frames: counters.sent.frames,
         send_calls: counters.sent.calls,
-        user: state.user.as_ref().map(user_flows),
+        user: state.user.as_ref().map(user::status_of),
         cpu_weight_error: state.cpu_weight_error.clone(),
         reason: state.reason.clone(),
-    }
-}
-
-fn user_flows(of: &UserFigures) -> UserFlows {
-    let refused = USER_REFUSALS.iter().zip(of.refused);
-    UserFlows {
-        flows: of.flows,
-        flows_max: of.flows_max,
-        kept: of.kept,
-        kept_max: of.kept_max,
-        refused: refused
-            .map(|(reason, count)| ((*reason).to_owned(), count))
-            .collect(),
     }
 }
 
@@ -435,7 +423,16 @@ pub(in crate::engine) async fn traffic_stats(
     engine: &Shared<'_>,
 ) -> Result<StatsDocument, Problem> {
     let (states, _) = port_states(engine).await?;
-    Ok(engine.with(|e| e.stats_document(&states)))
+    let users = engine.with(|e| {
+        let mut ports = e.store.saved.desired.ports.iter();
+        let has_users = ports.any(|port| port.kind == PortKind::User);
+        has_users.then(|| e.links.supervisor.user_figures())
+    });
+    let users = match users {
+        Some(users) => users.await.map_err(unavailable)?,
+        None => BTreeMap::new(),
+    };
+    Ok(engine.with(|e| e.stats_document(&states, &users)))
 }
 
 /// Returns the data of the metrics page.
@@ -446,8 +443,13 @@ pub(in crate::engine) async fn facts(engine: &Shared<'_>) -> Result<Facts, Probl
     Ok(engine.with(|e| {
         let ports = status.ports.iter().map(|port| {
             let id = e.store.saved.numbers.ports.get(&port.name).copied();
+            let mut counts = id.map(|id| e.counters.read(id)).unwrap_or_default();
+            let driver = port.driver_process.as_ref();
+            if let Some(user) = driver.and_then(|driver| driver.user.as_ref()) {
+                user::add_refused(&mut counts, user);
+            }
             PortFacts {
-                counts: id.map(|id| e.counters.read(id)).unwrap_or_default(),
+                counts,
                 state: states.iter().find(|s| Some(s.config.id) == id).cloned(),
             }
         });
@@ -507,12 +509,19 @@ impl Engine {
         ports.map(|&id| self.counters.read(id).dropped(full)).sum()
     }
 
-    fn stats_document(&self, states: &[PortState]) -> StatsDocument {
+    fn stats_document(
+        &self,
+        states: &[PortState],
+        users: &BTreeMap<String, UserFigures>,
+    ) -> StatsDocument {
         let desired = self.store.saved.desired.ports.iter();
         let ports = desired.map(|spec| {
             let id = self.store.saved.numbers.ports.get(&spec.name).copied();
             let state = states.iter().find(|s| Some(s.config.id) == id);
-            let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
+            let mut counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
+            if let Some(figures) = users.get(&spec.name) {
+                user::add_refused(&mut counts, &user::status_of(figures));
+            }
             (spec.name.clone(), state_of(state), counts)
         });
         StatsDocument {

@@ -33,6 +33,7 @@ use channel::switching::{
     FrontEnds, Iommu, PortConfig, PortPhase, PortState, Request, Role, Station, StationUse,
     SwitchCommand, SwitchEvent, SwitchFigures,
 };
+use channel::user_reports::UserFigures;
 use policy::port_security::Bindings;
 use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
@@ -490,6 +491,8 @@ pub(super) struct Supervisor {
     pub(super) cpu_weights: Vec<Vec<(String, u16)>>,
     /// Reasons why CPU weights have no effect, by port.
     pub(super) cpu_weight_errors: Vec<(String, String)>,
+    /// Figures of user ports, by port.
+    pub(super) user_figures: Vec<(String, UserFigures)>,
     /// Speeds of interfaces by port, in bits a second.
     pub(super) speeds: Vec<(String, u64)>,
     pub(super) dials: Vec<(PortId, String)>,
@@ -647,6 +650,11 @@ fn run_supervisor(
                 };
                 let calls = drivers.map(calls).collect();
                 (SupervisorEvent::DriverCalls(calls), None)
+            }
+            SupervisorRequest::UserNetworks(_) => continue,
+            SupervisorRequest::AllUserFigures => {
+                let figures = supervisor.user_figures.clone();
+                (SupervisorEvent::UserFigures(figures), None)
             }
             SupervisorRequest::KernelDrops => {
                 let drivers = supervisor.drivers.iter().map(driver_state);

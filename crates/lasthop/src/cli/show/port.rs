@@ -1,11 +1,12 @@
 //! `lasthop port show`: one port in detail.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1::{
     AdminState, Allowed, ClientStatus, DriverStatus, FrontEndStatus, Notifications,
-    PortSecurityStatus, PortStatus, TranslationStatus, USER_NETWORK, UserFlows, UserSpec,
-    VcpuSource, Work,
+    PortSecurityStatus, PortStatus, TranslationStatus, USER_FLOWS_MAX, USER_KEPT_MAX, USER_NETWORK,
+    UserPortStatus, UserSpec, VcpuSource, Work,
 };
 
 use super::super::tables::facts;
@@ -311,18 +312,51 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
 }
 
 /// Formats the flows of a user port.
-fn user_flows(of: &UserFlows) -> [(&'static str, String); 3] {
-    let beyond = of.flows.saturating_sub(of.kept);
-    let refused = of.refused.iter().filter(|(_, count)| **count > 0);
-    let refused: Vec<String> = refused
-        .map(|(reason, frames)| format!("{} {reason}", count(*frames)))
+fn user_flows(of: &UserPortStatus) -> [(&'static str, String); 6] {
+    let states = of.states.iter().filter(|state| state.flows > 0);
+    let states: Vec<String> = states
+        .map(|of| format!("{} {} {}", of.flows, of.protocol, of.state))
         .collect();
-    let flows = format!("{}, at most {}", of.flows, of.flows_max);
-    let kept = format!("{}, at most {}; {beyond} end with it", of.kept, of.kept_max);
+    let bound = match of.flows_max {
+        USER_FLOWS_MAX => "",
+        _ => " (limit of descriptors)",
+    };
+    let listed = |counts: &BTreeMap<String, u64>| {
+        let counts = counts.iter().filter(|(_, n)| **n > 0);
+        let counts: Vec<String> = counts
+            .map(|(name, n)| format!("{} {name}", count(*n)))
+            .collect();
+        joined(&counts, ", ")
+    };
+    let kept_bound = match of.kept_max {
+        USER_KEPT_MAX => "",
+        _ => " (limit of descriptors)",
+    };
+    let beyond = of.flows.saturating_sub(of.kept);
+    let payload = format!(
+        "{} from guests, {} to them",
+        bytes(of.from_guests_bytes),
+        bytes(of.to_guests_bytes)
+    );
     [
-        ("flows", flows),
-        ("outlive driver", kept),
-        ("refused", joined(&refused, ", ")),
+        (
+            "flows",
+            format!("{}, at most {}{bound}", of.flows, of.flows_max),
+        ),
+        ("flow states", joined(&states, ", ")),
+        (
+            "outlive driver",
+            format!(
+                "{}, at most {}{kept_bound}; {beyond} end with it",
+                of.kept, of.kept_max
+            ),
+        ),
+        ("new flows", listed(&of.results)),
+        ("refused", listed(&of.refused)),
+        (
+            "payload",
+            format!("{payload}; {} DNS questions", count(of.dns_questions)),
+        ),
     ]
 }
 

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use channel::driving::{UserFigures, UserNetwork};
+use channel::driving::UserNetwork;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::user_reports::{UserFigures, UserTotals};
 use driver::device::Device;
 
 use super::Child;
@@ -29,7 +30,9 @@ pub(super) struct UserPort {
     /// The process has no way out.
     is_denied: bool,
     /// As the process has reported them.
-    pub(super) figures: Option<UserFigures>,
+    figures: Option<UserFigures>,
+    /// Counters of the processes before.
+    totals_before: UserTotals,
 }
 
 /// The problem of a port to which the system denies all IP packets.
@@ -112,6 +115,13 @@ impl UserPort {
         denied.or_else(|| self.forwards.refused())
     }
 
+    /// Returns the figures that a process has reported, with the counters of all before it.
+    pub(super) fn figures(&self) -> Option<UserFigures> {
+        let figures = self.figures?;
+        let totals = self.totals_before.plus(&figures.totals);
+        Some(UserFigures { totals, ..figures })
+    }
+
     /// Returns whether the network is known, which a process needs.
     pub(super) fn is_known(&self) -> bool {
         self.effective.is_some()
@@ -123,6 +133,10 @@ impl UserPort {
     /// The system's refusal.
     pub(super) fn start(&mut self, process: &Child) -> io::Result<()> {
         (self.sent, self.is_denied) = (None, false);
+        if let Some(before) = &mut self.figures {
+            let totals = std::mem::take(&mut before.totals);
+            self.totals_before = self.totals_before.plus(&totals);
+        }
         self.send(process);
         let flows = match &mut self.flows {
             Some(flows) => flows,
