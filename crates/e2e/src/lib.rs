@@ -19,6 +19,7 @@ pub mod nested;
 pub mod netboot;
 pub mod netns;
 pub mod numbered;
+pub mod outside;
 pub mod paths;
 pub mod pcapng;
 pub mod qmp;
