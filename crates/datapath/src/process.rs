@@ -299,7 +299,10 @@ impl Process {
             None => return,
         };
         if let Some(error) = failed {
-            tracing::warn!("sending to control failed: {error}");
+            // The end of control is the supervisor's to report.
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                tracing::warn!("sending to control failed: {error}");
+            }
             self.drop_control();
         }
     }
