@@ -9,13 +9,14 @@
 //! * A record is read as it was written, or not at all.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use usernet::network::{Access, Network, never_allowed};
 use usernet::services::dns::{Asker, Forwarder, Query, Ticket, Zone};
 use usernet::services::{Checksum, Errors, Handled, IcmpError, Offer, Services};
 use usernet::{
-    Action, Bounds, Failure, FlowId, Headers, Kept, Nanos, Peek, Peeked, Progress, RECORD_LEN,
-    Secret, Settings, SocketEvent, Target, Translator, Turns, Verdict,
+    Action, Bounds, Datagrams, Failure, FlowId, Forwarded, Headers, Kept, Nanos, Peek, Peeked,
+    Progress, RECORD_LEN, Secret, Settings, SocketEvent, Target, Translator, Turns, Verdict,
 };
 use wire::tcp::TcpView;
 use wire::virtio::net::NetHeader;
@@ -32,6 +33,7 @@ const BOUNDS: Bounds = Bounds {
     flows: 12,
     guest: 8,
     half_open: 4,
+    forwarded: 3,
 };
 /// Bytes of a step.
 const STEP: usize = 8;
@@ -284,7 +286,10 @@ impl Driver {
             0 => Target::Outside(from),
             _ => Target::Host(from),
         };
-        if let Some(headers) = self.translator.datagram(self.now, id, target, 100) {
+        if let Some(headers) = self
+            .translator
+            .datagram(self.now, id, target, datagrams(step))
+        {
             let is_whole = headers.bytes().len() > 40;
             assert!(is_whole && self.sockets[&id].is_udp);
         }
@@ -324,6 +329,9 @@ impl Driver {
     fn accept(&mut self, step: Step) {
         let (guest, peer) = (frames::guest(step), frames::peer(step));
         let mut out = Vec::new();
+        if step.0[4] & 1 != 0 {
+            return self.forwarded(guest, peer, step);
+        }
         let station = (guest, GUEST);
         let room = step.number(3) * 64;
         let accepted = self
@@ -333,6 +341,29 @@ impl Driver {
             self.open(id, true, 0);
         }
         self.act(out, &[], step);
+    }
+
+    /// Datagrams came to the socket of a forward.
+    fn forwarded(&mut self, guest: SocketAddr, peer: SocketAddr, step: Step) {
+        let listen = SocketAddr::new(peer.ip(), 5000 + u16::from(step.0[5] & 1));
+        let (from, ends) = (Forwarded { listen, peer }, (guest, GUEST));
+        let mut out = Vec::new();
+        let came = self
+            .translator
+            .forwarded(self.now, ends, from, datagrams(step), &mut out);
+        if step.0[5] & 2 != 0 {
+            self.translator.retain_forwards(|of| of != listen, &mut out);
+        }
+        self.act(out, &[], step);
+        if let Ok((id, headers)) = came
+            && self.translator.station(id).is_some()
+        {
+            assert!(headers.bytes().len() > 40);
+            if !self.sockets.contains_key(&id) {
+                self.open(id, true, 0);
+                self.sockets.entry(id).or_default().is_udp = true;
+            }
+        }
     }
 
     fn open(&mut self, id: FlowId, connected: bool, peeked: u32) {
@@ -354,7 +385,8 @@ impl Driver {
         let record = match kept {
             Kept::Flow(record) => record,
             Kept::Mapping(record) => {
-                if let Ok(id) = self.translator.restore_mapping(self.now, &record) {
+                let own = SocketAddr::from(([127, 0, 0, 1], 5000));
+                if let Ok(id) = self.translator.restore_mapping(self.now, &record, own) {
                     assert!(self.network.may_be_guest(record.guest.ip()));
                     self.open(id, true, 0);
                     self.sockets.entry(id).or_default().is_udp = true;
@@ -468,11 +500,19 @@ fn found(step: Step, peek: Peek) -> Peeked {
     }
 }
 
+fn datagrams(step: Step) -> Datagrams {
+    Datagrams {
+        len: u16::from_be_bytes([step.0[6], step.0[7]]),
+        segment: u16::from(step.0[5]) * 8,
+    }
+}
+
 fn check_target(target: Target) {
     match target {
         Target::Outside(to) => assert!(!never_allowed(to.ip()), "{to} is connected to"),
         Target::Host(to) => panic!("{to} is no service of the host"),
-        Target::Resolver => {}
+        // A peer of a forward has asked first, from wherever it is.
+        Target::Resolver | Target::Peer(_) => {}
     }
 }
 

@@ -16,6 +16,7 @@
 //! supervisor -- SupervisorEvent::Ping ---------> driver      of a build before; reply: Pong
 //! ```
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use port::PortId;
@@ -124,11 +125,39 @@ pub struct UserNetwork {
     pub forwards: Vec<UserForward>,
 }
 
-/// A TCP port of the host that leads to a guest.
+/// A protocol whose ports a user port forwards.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum ForwardProtocol {
+    /// Connections of TCP.
+    Tcp,
+    /// Datagrams of UDP.
+    Udp,
+}
+
+/// A port of the host that leads to a guest: as text `tcp 127.0.0.1:2222`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Listen {
+    /// The protocol.
+    pub protocol: ForwardProtocol,
+    /// The address.
+    pub address: SocketAddr,
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            ForwardProtocol::Tcp => "tcp",
+            ForwardProtocol::Udp => "udp",
+        };
+        write!(f, "{protocol} {}", self.address)
+    }
+}
+
+/// A port of the host that leads to a guest, with the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UserForward {
-    /// Address and port on which the host listens.
-    pub listen: SocketAddr,
+    /// Where the host listens.
+    pub listen: Listen,
     /// The name of a port, or an address of the network.
     pub to: String,
     /// The guest's port.

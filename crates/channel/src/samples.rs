@@ -13,7 +13,7 @@ use testkit::samples::sample;
 use crate::cores::CoreFacts;
 use crate::driving::{
     BackEnd, Calls, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState,
-    UserForward, UserGuest, UserNetwork, XdpStart,
+    ForwardProtocol, Listen, UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
@@ -159,7 +159,10 @@ fn network() -> UserNetwork {
         addresses: vec![IpAddr::from([10, 0, 2, 20])],
     };
     let forward = UserForward {
-        listen: ([127, 0, 0, 1], 2222).into(),
+        listen: Listen {
+            protocol: ForwardProtocol::Udp,
+            address: ([127, 0, 0, 1], 2222).into(),
+        },
         to: text("vm1"),
         port: 22,
     };

@@ -15,12 +15,11 @@ mod user;
 mod xdp;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use channel::driving::{BackEnd, Choice, DeviceSpec, XdpStart};
+use channel::driving::{BackEnd, Choice, DeviceSpec, Listen, XdpStart};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 use serde::{Deserialize, Serialize};
@@ -266,15 +265,15 @@ impl Device {
         xdp.is_some_and(|xdp| xdp.has_changed(&self.interface, &self.control))
     }
 
-    /// Listens for TCP connections at an address, in the namespace of a user port's sockets.
+    /// Opens the socket of a forward, in the namespace of a user port's sockets.
     ///
     /// # Errors
     /// The system's refusal; the device is that of another port.
-    pub fn listen(&self, address: SocketAddr) -> Result<OwnedFd, OpenError> {
+    pub fn listen(&self, at: Listen) -> Result<OwnedFd, OpenError> {
         let namespace = self.queues.first();
         let namespace = namespace.filter(|_| self.back_end == BackEnd::User);
         match namespace {
-            Some(namespace) => in_namespace(namespace.as_fd(), || user::listen(address)),
+            Some(namespace) => in_namespace(namespace.as_fd(), || user::listen(at)),
             None => Err(OpenError::new("no user port")),
         }
     }

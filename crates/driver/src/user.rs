@@ -16,6 +16,7 @@
 
 mod actions;
 mod calls;
+mod datagrams;
 mod echoes;
 mod events;
 mod figures;
@@ -48,14 +49,15 @@ use rustix::process::{Resource, getrlimit};
 use usernet::network::{Access, Destination, Network, Protocol, Refusal, destination};
 use usernet::services::{Checksum, Errors, Handled, Offer, Services};
 use usernet::{
-    Action, Bounds, FlowId, Kept, Nanos, Peeked, Secret, Settings, SocketEvent, Target, Translator,
-    Turns, Verdict,
+    Action, Bounds, FlowId, Kept, Nanos, Peeked, Secret, Settings, SocketEvent, Translator, Turns,
+    Verdict,
 };
 use wire::SNAPSHOT;
 use wire::virtio::net::{self, NetHeader};
 
 use crate::frames::{BATCH, HEADER};
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
+use datagrams::Source;
 use echoes::{Echoes, Request};
 use events::Tag;
 use figures::Counters;
@@ -131,8 +133,8 @@ impl Orders {
 struct Waiting {
     /// TCP flows to peek.
     turns: Turns,
-    /// Mappings whose sockets have datagrams.
-    datagrams: VecDeque<FlowId>,
+    /// Sockets that have datagrams.
+    datagrams: VecDeque<Source>,
     /// Flows that are to outlive the process from a time on, the oldest first.
     young: VecDeque<(Nanos, FlowId)>,
 }
@@ -315,20 +317,21 @@ impl UserWorker {
         now: Nanos,
         actions: &mut Vec<Action>,
     ) -> Option<()> {
-        let (flow, progress) = match Kept::decode(&self.sockets.record(slot)).ok()? {
+        let (flow, kind) = match Kept::decode(&self.sockets.record(slot)).ok()? {
             Kept::Flow(record) => {
                 let room = sockets::room_of(&socket);
                 let progress = calls::progress(socket.as_fd(), record.connected, room)?;
                 let flow = self.translator.restore(now, &record, &progress, actions);
-                (flow.ok()?, Progress::Connected)
+                (flow.ok()?, (Progress::Connected, false))
             }
             Kept::Mapping(record) => {
-                let is_datagram = sockets::is_datagram(&socket);
-                let flow = self.translator.restore_mapping(now, &record);
-                (flow.ok().filter(|_| is_datagram)?, Progress::Datagrams)
+                let listen = sockets::datagrams_at(&socket)?;
+                let flow = self.translator.restore_mapping(now, &record, listen);
+                let is_shared = record.forwarded.is_some();
+                (flow.ok()?, (Progress::Datagrams, is_shared))
             }
         };
-        self.sockets.inherit(flow, socket, slot, progress).ok()
+        self.sockets.inherit(flow, socket, slot, kind).ok()
     }
 
     /// Has flows outlive the process that are old enough, or all.
@@ -380,7 +383,7 @@ impl UserWorker {
             self.follow(desired)?;
         }
         if let Some(forwards) = self.orders.take_forwards() {
-            self.forwards.set(forwards).map_err(io::Error::from)?;
+            self.set_forwards(forwards, now)?;
         }
         let requested = self.status.requested();
         let is_running = requested == Phase::Running;
@@ -422,6 +425,16 @@ impl UserWorker {
         self.desired = Desired::new(network)?;
         self.translator.set_access(self.desired.access.clone());
         self.name(now());
+        Ok(())
+    }
+
+    /// Changes the forwards. Mappings of those that are gone end: their ports are to be free.
+    fn set_forwards(&mut self, forwards: Vec<Forward>, now: Nanos) -> io::Result<()> {
+        self.forwards.set(forwards)?;
+        let (forwards, mut actions) = (&self.forwards, Vec::new());
+        self.translator
+            .retain_forwards(|listen| forwards.receives_at(listen), &mut actions);
+        self.perform(actions, None, now);
         Ok(())
     }
 
@@ -496,7 +509,6 @@ impl UserWorker {
             Checksum::InFrame
         };
         let frame = copy_of(frame);
-        self.forwards.learn(&frame);
         let answer = match self.services.frame(&frame, checksum, now) {
             Ok(Handled::Here(answer)) => answer,
             Ok(Handled::Dns { client, message }) => {
@@ -590,48 +602,6 @@ impl UserWorker {
             }
         }
         self.perform(actions, None, now);
-        true
-    }
-
-    /// Receives a datagram of the mapping whose turn it is. `false` when there is none.
-    fn receive_next(&mut self, now: Nanos) -> bool {
-        let Some(flow) = self.waiting.datagrams.pop_front() else {
-            return false;
-        };
-        let Some(socket) = self.sockets.get(flow) else {
-            return true;
-        };
-        let Some(leased) = self.guests.lease() else {
-            self.waiting.datagrams.push_back(flow);
-            return false;
-        };
-        let headers_len = socket.udp_headers();
-        let into = self.guests.behind(&leased, headers_len);
-        self.counters.frames.received.calls += 1;
-        let Some((len, from)) = socket.receive_from(into) else {
-            socket.is_queued = false;
-            self.guests.give_back(leased);
-            return true;
-        };
-        self.waiting.datagrams.push_back(flow);
-        let target = match from.ip().is_loopback() {
-            true => Target::Host(from),
-            false => Target::Outside(from),
-        };
-        let mtu = usize::from(self.network.mtu());
-        let fits = len + headers_len - wire::ethernet::HEADER_LEN <= mtu;
-        let headers = fits.then(|| self.translator.datagram(now, flow, target, len as u16));
-        match headers.flatten() {
-            Some(headers) if headers.bytes().len() == headers_len => {
-                self.counters.frames.received.frames += 1;
-                self.counters.totals.to_guests += len as u64;
-                self.guests.submit_headers(leased, &headers, len as u32);
-            }
-            _ => {
-                self.counters.frames.oversized_frames += u64::from(!fits);
-                self.guests.give_back(leased);
-            }
-        }
         true
     }
 

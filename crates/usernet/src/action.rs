@@ -60,8 +60,28 @@ pub enum Target {
     Outside(SocketAddr),
     /// To a service of the host on its loopback.
     Host(SocketAddr),
-    /// To a resolver of the host.
+    /// To the DNS server, which the driver is itself.
     Resolver,
+    /// To a peer of a forward, from the forward's socket.
+    Peer(SocketAddr),
+}
+
+/// The other end of datagrams that come to the socket of a forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Forwarded {
+    /// The address of the forward's socket.
+    pub listen: SocketAddr,
+    /// The sender, as the socket reports it.
+    pub peer: SocketAddr,
+}
+
+/// Bytes that came to a UDP socket: a datagram, or several of one length (`UDP_GRO`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagrams {
+    /// All bytes.
+    pub len: u16,
+    /// Bytes of each datagram but the last, which may be shorter; 0: it is one.
+    pub segment: u16,
 }
 
 /// The tasks of the driver, in this order.

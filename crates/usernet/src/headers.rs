@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use wire::virtio::net::{self, NetHeader};
 use wire::{EtherType, MacAddr, Sum, ipv4, ipv6, tcp, udp};
 
-use crate::action::{HEADERS, Headers};
+use crate::action::{Datagrams, HEADERS, Headers};
 use crate::tcp::RST;
 
 /// The two ends of a flow as the guest sees them, and its stations.
@@ -139,11 +139,13 @@ impl Ends {
         })
     }
 
-    /// The headers of a datagram of `payload` bytes.
-    pub(crate) fn udp(&self, payload: u16) -> Headers {
+    /// The headers of a datagram, or of a super-frame of several.
+    pub(crate) fn udp(&self, datagrams: Datagrams) -> Headers {
         let mut bytes = [0; HEADERS];
         let at = self.network_len();
-        let len = payload.saturating_add(udp::HEADER_LEN as u16);
+        let Datagrams { len, segment } = datagrams;
+        let is_one = segment == 0 || len <= segment;
+        let len = len.saturating_add(udp::HEADER_LEN as u16);
         let sum = self.network(&mut bytes, udp::PROTOCOL, u32::from(len));
         let header = &mut bytes[at..at + udp::HEADER_LEN];
         header[..2].copy_from_slice(&self.peer.port().to_be_bytes());
@@ -152,6 +154,9 @@ impl Ends {
         header[6..8].copy_from_slice(&sum.fold().to_be_bytes());
         let mut net = needs_checksum(at, udp::CHECKSUM_OFFSET);
         net.hdr_len = (at + udp::HEADER_LEN) as u16;
+        if !is_one {
+            (net.gso_type, net.gso_size) = (net::GSO_UDP_L4, segment);
+        }
         Headers {
             bytes,
             len: (at + udp::HEADER_LEN) as u8,

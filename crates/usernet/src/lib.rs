@@ -21,7 +21,8 @@ mod turns;
 mod udp;
 
 pub use action::{
-    Action, Failure, Family, FlowId, HEADERS, Headers, Payload, Peek, Peeked, SocketEvent, Target,
+    Action, Datagrams, Failure, Family, FlowId, Forwarded, HEADERS, Headers, Payload, Peek, Peeked,
+    SocketEvent, Target,
 };
 pub use hash::Secret;
 pub use progress::{Counters, Progress};

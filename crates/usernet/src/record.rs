@@ -14,6 +14,10 @@ const CONNECTED: u8 = 1;
 const IPV6: u8 = 2;
 const SCALED: u8 = 4;
 const MAPPING: u8 = 8;
+/// A mapping of a forward.
+const FORWARDED: u8 = 16;
+/// Its peer is on the host's loopback, and the guest sees another address.
+const LOCAL: u8 = 32;
 /// Longest shift of a window (RFC 7323, section 2.3).
 pub(crate) const MAX_SCALE: u8 = 14;
 /// Least maximum segment size that is taken from a guest: IPv4's default (RFC 9293, section
@@ -47,10 +51,12 @@ pub struct Record {
 pub struct MappingRecord {
     /// Address and port of the guest.
     pub guest: SocketAddr,
-    /// The first that the guest has sent to.
+    /// The first that the guest has sent to, or the peer of a forward as the guest sees it.
     pub peer: SocketAddr,
     /// Station of the guest.
     pub station: MacAddr,
+    /// The peer of a forward as the forward's socket sees it; `None` for other mappings.
+    pub forwarded: Option<SocketAddr>,
 }
 
 /// A record of either kind.
@@ -88,13 +94,14 @@ impl Kept {
         let (guest, peer) = (end(bytes, 24, half(20)), end(bytes, 40, half(22)));
         let station = MacAddr(std::array::from_fn(|i| bytes[6 + i]));
         let mss = half(4);
-        let (kept, has_mss) = if flags & MAPPING != 0 {
+        let (kept, is_complete) = if flags & MAPPING != 0 {
             let record = MappingRecord {
                 guest,
                 peer,
                 station,
+                forwarded: (flags & FORWARDED != 0).then(|| forwarded(bytes, half(12), peer.ip())),
             };
-            (Self::Mapping(record), true)
+            (Self::Mapping(record), record.is_complete())
         } else {
             let record = Record {
                 guest,
@@ -111,7 +118,7 @@ impl Kept {
         // What has no other form encodes to the same bytes: unused bits and bytes are zero.
         let is_sound = kept.encode() == *bytes
             && bytes[2].max(bytes[3]) <= MAX_SCALE
-            && has_mss
+            && is_complete
             && station.is_station()
             && guest.port() != 0
             && peer.port() != 0;
@@ -134,8 +141,40 @@ impl Record {
 
 impl MappingRecord {
     fn encode(&self) -> [u8; RECORD_LEN] {
-        encode_ends((self.guest, self.peer), self.station, MAPPING)
+        let mut out = encode_ends((self.guest, self.peer), self.station, MAPPING);
+        if let Some(peer) = self.forwarded {
+            out[1] |= FORWARDED;
+            out[12..14].copy_from_slice(&peer.port().to_le_bytes());
+            if peer.ip() != self.peer.ip() {
+                out[1] |= LOCAL;
+            }
+            if let (IpAddr::V4(local), LOCAL) = (peer.ip(), out[1] & LOCAL) {
+                out[16..20].copy_from_slice(&local.octets());
+            }
+        }
+        out
     }
+
+    /// Returns whether its encoding has all of it. A peer of a forward is seen by the guest as it
+    /// is, but for its port, or is on loopback.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.forwarded.is_none_or(|forwarded| {
+            let (ip, seen) = (forwarded.ip(), self.peer.ip());
+            let is_sound = ip == seen || ip.is_loopback() && ip.is_ipv4() == seen.is_ipv4();
+            let has_scope = matches!(forwarded, SocketAddr::V6(v6) if v6.scope_id() != 0);
+            is_sound && !has_scope && forwarded.port() != 0
+        })
+    }
+}
+
+/// The peer of a forward whose guest sees the address `seen`.
+fn forwarded(bytes: &[u8; RECORD_LEN], port: u16, seen: IpAddr) -> SocketAddr {
+    let ip = match (bytes[1] & LOCAL, seen) {
+        (0, _) => seen,
+        (_, IpAddr::V4(_)) => [bytes[16], bytes[17], bytes[18], bytes[19]].into(),
+        (_, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(ip, port)
 }
 
 /// The fields of both kinds.

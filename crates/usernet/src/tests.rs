@@ -1,6 +1,7 @@
 //! Tests of the translator: smoltcp as the guest, and packets one by one.
 
 mod bounds;
+mod forwards;
 mod guest;
 mod host;
 mod packets;

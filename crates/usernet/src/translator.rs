@@ -18,6 +18,7 @@ use crate::record::{Kept, Record};
 use crate::services::dns;
 use crate::tcp::{Context, Flow, Incoming, RST};
 
+mod forwarded;
 mod listing;
 mod options;
 mod table;
@@ -25,7 +26,7 @@ mod udp;
 
 use listing::States;
 pub use listing::{FlowState, Listed};
-use table::{Counts, Entry, Key, Slot};
+use table::{Counts, Entry, Key, Peers, Slot};
 
 /// Bounds of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,9 @@ pub struct Bounds {
     pub guest: u32,
     /// Connections of a guest that are not yet established.
     pub half_open: u32,
+    /// Mappings of a guest that peers of forwards have opened; the one that was not used for the
+    /// longest time makes room for the next.
+    pub forwarded: u32,
 }
 
 impl Default for Bounds {
@@ -44,6 +48,7 @@ impl Default for Bounds {
             flows: 65_536,
             guest: 4096,
             half_open: 256,
+            forwarded: 1024,
         }
     }
 }
@@ -97,6 +102,7 @@ pub struct Translator {
     guests: HashMap<MacAddr, Counts, Secret>,
     states: States,
     deadlines: BTreeSet<(Nanos, u32)>,
+    peers: Peers,
     /// Flows that wait for late segments, in the order of their ends; some may have ended before.
     late: VecDeque<FlowId>,
 }
@@ -123,6 +129,7 @@ impl Translator {
             guests: HashMap::with_hasher(secret),
             states: States::default(),
             deadlines: BTreeSet::new(),
+            peers: Peers::new(secret),
             late: VecDeque::new(),
         }
     }
@@ -324,8 +331,10 @@ impl Translator {
         room: u32,
         out: &mut Vec<Action>,
     ) -> Result<FlowId, Refusal> {
-        let ends = self.restorable(Protocol::Tcp, (guest, peer), station)?;
-        if !self.has_room(station, true) {
+        let ends = self.checked_ends((guest, peer), station)?;
+        if self.keys.contains_key(&(Protocol::Tcp, guest, Some(peer)))
+            || !self.has_room(station, true)
+        {
             return Err(Refusal::Flows);
         }
         let (iss, mss) = (self.initial(&ends, now), self.own_mss(&ends));
@@ -346,9 +355,11 @@ impl Translator {
         progress: &Progress,
         out: &mut Vec<Action>,
     ) -> Result<FlowId, Refusal> {
-        let between = (record.guest, record.peer);
-        let ends = self.restorable(Protocol::Tcp, between, record.station)?;
-        if !self.has_room(record.station, false) {
+        let (guest, peer) = (record.guest, record.peer);
+        let ends = self.checked_ends((guest, peer), record.station)?;
+        if self.keys.contains_key(&(Protocol::Tcp, guest, Some(peer)))
+            || !self.has_room(record.station, false)
+        {
             return Err(Refusal::Flows);
         }
         let (mss, big, id) = (
@@ -365,9 +376,9 @@ impl Translator {
         Ok(self.insert(Entry::Tcp(Box::new(flow))))
     }
 
-    fn restorable(
+    /// The ends of a flow that does not begin with a frame of the guest.
+    fn checked_ends(
         &self,
-        protocol: Protocol,
         (guest, peer): (SocketAddr, SocketAddr),
         station: MacAddr,
     ) -> Result<Ends, Refusal> {
@@ -380,11 +391,6 @@ impl Translator {
             && peer.port() != 0;
         if !sound {
             return Err(Refusal::Unreachable);
-        }
-        // A mapping is independent of its peer.
-        let peer_of_key = (protocol == Protocol::Tcp).then_some(peer);
-        if self.keys.contains_key(&(protocol, guest, peer_of_key)) {
-            return Err(Refusal::Flows);
         }
         let gateway = network.mac();
         Ok(Ends {
@@ -400,7 +406,7 @@ impl Translator {
     pub fn record(&self, id: FlowId) -> Option<Kept> {
         Some(match self.entry(id)? {
             Entry::Tcp(flow) => Kept::Flow(flow.record()),
-            Entry::Udp(mapping) => Kept::Mapping(mapping.record()),
+            Entry::Udp(mapping) => Kept::Mapping(mapping.record()?),
         })
     }
 

@@ -1,11 +1,12 @@
 //! Mappings of UDP: a socket for each address and port of a guest, whatever it sends to (RFC 4787,
 //! requirement 1: the mapping is independent of the endpoint; so is the filtering, requirement 8,
-//! but for what guests may not reach).
+//! but for what guests may not reach). A mapping of a forward belongs to one peer, which has sent
+//! the first datagram: the guest's answers go out by the forward's socket.
 
 use std::net::SocketAddr;
 
 use crate::Nanos;
-use crate::action::Headers;
+use crate::action::{Datagrams, Forwarded, Headers};
 use crate::headers::Ends;
 use crate::record::MappingRecord;
 use crate::services::dns;
@@ -21,6 +22,8 @@ const IDLE_DNS: Nanos = 10_000_000_000;
 pub(crate) struct Mapping {
     /// The peer is the first that the guest has sent to.
     pub(crate) ends: Ends,
+    /// The other end of a mapping of a forward.
+    pub(crate) forwarded: Option<Forwarded>,
     /// All that the guest has sent went to DNS servers.
     only_dns: bool,
     deadline: Nanos,
@@ -31,26 +34,30 @@ impl Mapping {
     pub(crate) fn new(ends: Ends) -> Self {
         Self {
             ends,
+            forwarded: None,
             only_dns: true,
             deadline: 0,
         }
     }
 
-    /// A mapping of a predecessor, which may have had more peers than the record names.
-    pub(crate) fn restored(ends: Ends, now: Nanos) -> Self {
+    /// A mapping that a datagram from outside opens, or one of a predecessor, which may have had
+    /// more peers than its record names.
+    pub(crate) fn of_peer(ends: Ends, forwarded: Option<Forwarded>, now: Nanos) -> Self {
         let mut mapping = Self::new(ends);
-        mapping.only_dns = false;
+        (mapping.forwarded, mapping.only_dns) = (forwarded, false);
         mapping.used(now);
         mapping
     }
 
-    /// The part that outlives the process.
-    pub(crate) fn record(&self) -> MappingRecord {
-        MappingRecord {
+    /// The part that outlives the process; `None` if the record has no room for its peer.
+    pub(crate) fn record(&self) -> Option<MappingRecord> {
+        let record = MappingRecord {
             guest: self.ends.guest,
             peer: self.ends.peer,
             station: self.ends.station,
-        }
+            forwarded: self.forwarded.map(|forwarded| forwarded.peer),
+        };
+        record.is_complete().then_some(record)
     }
 
     /// The guest sends a datagram.
@@ -69,7 +76,7 @@ impl Mapping {
         self.deadline = now.saturating_add(idle);
     }
 
-    pub(crate) fn headers(&self, peer: SocketAddr, len: u16) -> Headers {
-        Ends { peer, ..self.ends }.udp(len)
+    pub(crate) fn headers(&self, peer: SocketAddr, datagrams: Datagrams) -> Headers {
+        Ends { peer, ..self.ends }.udp(datagrams)
     }
 }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use api::v1::{Allowed, DesiredState, ForwardSpec, PortKind, PortSpec, USER_NETWORK, parse_mac};
-use channel::driving::{UserForward, UserGuest, UserNetwork};
+use channel::driving::{ForwardProtocol, Listen, UserForward, UserGuest, UserNetwork};
 use usernet::network::{HostRule, LEAST_MTU, Network, Ports, Prefix, Protocol, Rule};
 use wire::MacAddr;
 
@@ -256,10 +256,10 @@ fn forwards(
     port: &PortSpec,
     network: &Network,
 ) -> Result<(), Invalid> {
-    let mut before: Vec<SocketAddr> = Vec::new();
+    let mut before: Vec<Listen> = Vec::new();
     for (i, spec) in port.forward.iter().enumerate() {
         let at = |key| At(Place::Forward(index, i), key);
-        let (address, ports) =
+        let (ip, protocol, ports) =
             listens(spec).ok_or_else(|| at("listen").wrong(LISTEN, quoted(&spec.listen)))?;
         let (to, first) = target(spec).ok_or_else(|| at("to").wrong(TO, quoted(&spec.to)))?;
         let last = u32::from(first) + u32::from(ports.last() - ports.first());
@@ -271,7 +271,8 @@ fn forwards(
             return Err(at("to").wrong(expected, quoted(&spec.to)));
         }
         for number in ports.first()..=ports.last() {
-            let listen = SocketAddr::new(address, number);
+            let address = SocketAddr::new(ip, number);
+            let listen = Listen { protocol, address };
             if before.contains(&listen) {
                 let found = format!("{} a second time", quoted(&spec.listen));
                 return Err(at("listen").taken("a port that no other forward has", found));
@@ -296,9 +297,12 @@ fn leads_to_guest(state: &DesiredState, port: &PortSpec, network: &Network, to: 
 /// Returns the forwards of a checked specification, one for each port.
 fn forward_of(spec: &ForwardSpec) -> Option<Vec<UserForward>> {
     let (to, first) = target(spec)?;
-    let (address, ports) = listens(spec)?;
+    let (ip, protocol, ports) = listens(spec)?;
     let forward = |(number, port)| UserForward {
-        listen: SocketAddr::new(address, number),
+        listen: Listen {
+            protocol,
+            address: SocketAddr::new(ip, number),
+        },
         to: to.clone(),
         port,
     };
@@ -307,12 +311,17 @@ fn forward_of(spec: &ForwardSpec) -> Option<Vec<UserForward>> {
 }
 
 /// Reads `listen`.
-fn listens(spec: &ForwardSpec) -> Option<(IpAddr, Ports)> {
+fn listens(spec: &ForwardSpec) -> Option<(IpAddr, ForwardProtocol, Ports)> {
     let (protocol, rest) = spec.listen.split_once(' ')?;
     let (address, ports) = rest.rsplit_once(':')?;
     // A port behind the address makes its brackets those of IPv6, and none those of IPv4.
     let address: SocketAddr = format!("{address}:0").parse().ok()?;
-    (protocol == "tcp").then_some((address.ip(), ports.parse().ok()?))
+    let protocol = match protocol.parse().ok()? {
+        Protocol::Tcp => ForwardProtocol::Tcp,
+        Protocol::Udp => ForwardProtocol::Udp,
+        Protocol::Icmp => return None,
+    };
+    Some((address.ip(), protocol, ports.parse().ok()?))
 }
 
 /// Reads `to`: a name, or an address without brackets.
@@ -361,6 +370,7 @@ mod tests {
                 {"listen": "tcp 127.0.0.1:2222", "to": "vm1:22"},
                 {"listen": "tcp [::1]:5000-5001", "to": "10.1.0.15:5000"},
                 {"listen": "tcp 127.0.0.1:2223", "to": "[fd00:1::9]:22"},
+                {"listen": "udp 127.0.0.1:2222", "to": "vm1:53"},
             ],
         });
         let state = state(&user);
@@ -378,7 +388,10 @@ mod tests {
         assert_eq!(network.resolvers, resolvers);
         assert_eq!((network.allow.len(), network.mtu), (1, 1500));
         let forward = |listen: &str, to: &str, port| UserForward {
-            listen: listen.parse().unwrap(),
+            listen: Listen {
+                protocol: ForwardProtocol::Tcp,
+                address: listen.parse().unwrap(),
+            },
             to: to.to_owned(),
             port,
         };
@@ -388,7 +401,12 @@ mod tests {
             forward("[::1]:5001", "10.1.0.15", 5001),
             forward("127.0.0.1:2223", "fd00:1::9", 22),
         ];
-        assert_eq!(network.forwards, expected);
+        let [tcp @ .., udp] = &network.forwards[..] else {
+            panic!("{network:?}");
+        };
+        assert_eq!(tcp, expected);
+        assert_eq!(udp.listen.to_string(), "udp 127.0.0.1:2222");
+        assert_eq!((udp.to.as_str(), udp.port), ("vm1", 53));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! In place of an interface: the network namespace of the sockets of a user port.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use channel::driving::{BackEnd, DeviceSpec};
+use channel::driving::{BackEnd, DeviceSpec, ForwardProtocol, Listen};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,25 +17,37 @@ const OWN: &str = "/proc/thread-self/ns/net";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens for TCP connections in the namespace that this thread is in.
-pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, OpenError> {
+/// Listens in the namespace that this thread is in.
+pub(super) fn listen(at: Listen) -> Result<OwnedFd, OpenError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
+    let family = if at.address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let is_tcp = at.protocol == ForwardProtocol::Tcp;
+    let kind = if is_tcp {
+        SocketType::STREAM
+    } else {
+        SocketType::DGRAM
     };
     let opened = || -> Result<OwnedFd, Errno> {
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        // Connections of a Lasthop before do not keep the port.
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        if address.is_ipv6() {
+        let socket = socket_with(family, kind, flags, None)?;
+        if is_tcp {
+            // Connections of a Lasthop before do not keep the port. Of UDP, another program could
+            // take the port by the same option.
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+        }
+        if at.address.is_ipv6() {
             sockopt::set_ipv6_v6only(&socket, true)?;
         }
-        bind(&socket, &address)?;
-        listen_at(&socket, BACKLOG)?;
+        bind(&socket, &at.address)?;
+        if is_tcp {
+            listen_at(&socket, BACKLOG)?;
+        }
         Ok(socket)
     };
-    opened().map_err(|error| OpenError::new(format!("tcp {address}: {error}")))
+    opened().map_err(|error| OpenError::new(format!("{at}: {error}")))
 }
 
 /// Opens the namespace that this thread is in. It stays as long as its descriptor.

@@ -100,7 +100,7 @@ impl UserWorker {
     fn connect(&mut self, flow: FlowId, target: Target, now: Nanos, more: &mut Vec<Action>) {
         let to = match target {
             Target::Outside(to) => Some((to, true)),
-            Target::Host(to) => Some((to, false)),
+            Target::Host(to) | Target::Peer(to) => Some((to, false)),
             Target::Resolver => {
                 let resolvers = settings::resolvers(&self.desired.network);
                 resolvers.first().map(|to| (*to, false))
@@ -159,7 +159,7 @@ impl UserWorker {
                 Ok(true) => return Err(Refusal::Denied),
                 Err(_) => return Err(Refusal::Unreachable),
             },
-            Target::Host(to) => to,
+            Target::Host(to) | Target::Peer(to) => to,
             Target::Resolver => return Err(Refusal::Unreachable),
         };
         self.counters.frames.sent.calls += 1;

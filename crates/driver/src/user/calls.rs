@@ -1,6 +1,6 @@
 //! System calls with bytes of buffers.
 
-use std::mem::{self, MaybeUninit};
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -74,31 +74,89 @@ pub(super) fn send_to(
     count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) }).map(drop)
 }
 
-/// Receives a datagram; returns its length, which is more than was there room for if it was cut,
-/// and its sender.
-pub(super) fn receive_from(
+/// Most messages of a call.
+pub(super) const MANY: usize = 16;
+
+/// What came to a UDP socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    /// Bytes: of a datagram, or of several.
+    pub(super) len: usize,
+    /// There was no room for all of them.
+    pub(super) is_cut: bool,
+    /// Bytes of each datagram; 0: it is one.
+    pub(super) segment: u16,
+    pub(super) from: SocketAddr,
+}
+
+/// Room for the control data of a received message.
+type Control = [u64; 8];
+
+/// Receives what has come into these places, one by one until the first without; returns the number
+/// of messages. One with an address that is none is not in `got`.
+pub(super) fn receive_many(
     socket: BorrowedFd<'_>,
-    into: Bytes,
-) -> Result<(usize, SocketAddr), Errno> {
-    let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut name_len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: `into` is mapped memory that only the system writes here; the name has the given
-    // length.
-    let len = count(unsafe {
-        libc::recvfrom(
+    into: &[Option<Bytes>; MANY],
+    got: &mut [Option<Received>; MANY],
+) -> Result<usize, Errno> {
+    // SAFETY: zero is a value of these C structures.
+    let mut names: [libc::sockaddr_storage; MANY] = unsafe { mem::zeroed() };
+    let mut controls = [Control::default(); MANY];
+    let mut pieces = into.map(|into| libc::iovec {
+        iov_base: into.map_or(ptr::null_mut(), |into| into.pointer().cast()),
+        iov_len: into.map_or(0, Bytes::len),
+    });
+    // SAFETY: as above.
+    let mut messages: [libc::mmsghdr; MANY] = unsafe { mem::zeroed() };
+    for (at, each) in messages.iter_mut().enumerate() {
+        each.msg_hdr = message(&raw mut pieces[at], 1);
+        each.msg_hdr.msg_name = (&raw mut names[at]).cast();
+        each.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        each.msg_hdr.msg_control = controls[at].as_mut_ptr().cast();
+        each.msg_hdr.msg_controllen = size_of::<Control>() as _;
+    }
+    let most = into.iter().take_while(|into| into.is_some()).count();
+    // SAFETY: names, pieces and control buffers live until the call returns, with the given
+    // lengths; `into` is mapped memory that only the system writes here.
+    let done = count(unsafe {
+        libc::recvmmsg(
             socket.as_raw_fd(),
-            into.pointer().cast(),
-            into.len(),
-            FLAGS | libc::MSG_TRUNC,
-            name.as_mut_ptr().cast(),
-            &raw mut name_len,
-        )
+            messages.as_mut_ptr(),
+            most as libc::c_uint,
+            FLAGS,
+            ptr::null_mut(),
+        ) as isize
     })?;
-    // SAFETY: all bytes of the structure are initialised, and any are a value.
-    let name = unsafe { name.assume_init() };
-    of_raw(&name)
-        .map(|from| (len, from))
-        .ok_or(Errno::AFNOSUPPORT)
+    for at in 0..done.min(MANY) {
+        let header = &messages[at].msg_hdr;
+        got[at] = of_raw(&names[at]).map(|from| Received {
+            len: messages[at].msg_len as usize,
+            is_cut: header.msg_flags & libc::MSG_TRUNC != 0,
+            segment: control(header, libc::SOL_UDP, libc::UDP_GRO).map_or(0, |data| {
+                let segment = data.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes));
+                segment.and_then(|len| u16::try_from(len).ok()).unwrap_or(0)
+            }),
+            from,
+        });
+    }
+    Ok(done)
+}
+
+/// Returns the first control data of a kind in a message that the system has filled.
+fn control(header: &libc::msghdr, level: libc::c_int, kind: libc::c_int) -> Option<&[u8]> {
+    // SAFETY: the header's control buffer is as long as it says, and the system has written the
+    // control data in it; the macros stay inside of it.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(header);
+        while let Some(data) = next.as_ref() {
+            if (data.cmsg_level, data.cmsg_type) == (level, kind) {
+                let len = (data.cmsg_len as usize).checked_sub(libc::CMSG_LEN(0) as usize)?;
+                return Some(std::slice::from_raw_parts(libc::CMSG_DATA(next), len));
+            }
+            next = libc::CMSG_NXTHDR(header, next);
+        }
+    }
+    None
 }
 
 /// Reads without consuming, from the socket's peek offset on; returns the number of bytes, 0 at the

@@ -1,23 +1,19 @@
-//! Forwards: connections to ports of the host that lead to guests. The supervisor has made their
-//! listening sockets.
+//! Forwards: ports of the host that lead to guests. The supervisor has made their sockets.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use channel::driving::{UserForward, UserNetwork};
+use channel::driving::{ForwardProtocol, UserForward, UserNetwork};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, connect_unspec, sockopt};
+use usernet::Nanos;
 use usernet::network::Network;
-use usernet::services::Leases;
-use wire::packet::L3;
-use wire::{MacAddr, Parsed, SNAPSHOT};
+use usernet::services::Services;
+use wire::MacAddr;
 
 use super::events::{Kind, Tag};
-
-/// Most stations whose addresses are remembered.
-const STATIONS_MAX: usize = 4096;
 
 /// A forward with its listening socket.
 #[derive(Debug)]
@@ -26,14 +22,24 @@ pub(crate) struct Forward {
     pub(crate) socket: OwnedFd,
 }
 
-/// A connection that was accepted.
+/// A forward at work.
 #[derive(Debug)]
-pub(super) struct Accepted {
-    pub(super) socket: OwnedFd,
-    pub(super) guest: SocketAddr,
-    pub(super) station: MacAddr,
-    /// The other end as the guest is to see it.
-    pub(super) peer: SocketAddr,
+struct Open {
+    spec: UserForward,
+    socket: Arc<OwnedFd>,
+    /// Its datagrams have their turn.
+    is_queued: bool,
+}
+
+/// The guest that a forward leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found {
+    /// Address and station.
+    Guest(SocketAddr, MacAddr),
+    /// A guest whose station is to be asked for.
+    Ask(IpAddr),
+    /// None that is known.
+    Nothing,
 }
 
 /// See the module.
@@ -41,10 +47,8 @@ pub(super) struct Accepted {
 pub(super) struct Forwards {
     epoll: OwnedFd,
     network: Network,
-    all: Vec<Forward>,
+    all: Vec<Open>,
     serial: u32,
-    /// Stations of guests that chose their addresses themselves, by their ARP packets.
-    stations: HashMap<IpAddr, MacAddr>,
 }
 
 impl Forwards {
@@ -54,7 +58,6 @@ impl Forwards {
             network,
             all: Vec::new(),
             serial: 0,
-            stations: HashMap::new(),
         }
     }
 
@@ -68,65 +71,74 @@ impl Forwards {
             epoll::delete(&self.epoll, &old.socket)?;
         }
         self.serial = self.serial.wrapping_add(1);
-        self.all = forwards;
+        let open = |Forward { spec, socket }| Open {
+            spec,
+            socket: Arc::new(socket),
+            is_queued: false,
+        };
+        self.all = forwards.into_iter().map(open).collect();
         for (at, forward) in (0..).zip(&self.all) {
             let tag = Tag::new(Kind::Forward, self.serial, at);
-            epoll::add(&self.epoll, &forward.socket, tag.data(), EventFlags::IN)?;
+            // Connections are accepted one an event, datagrams are received until there is none.
+            let events = match forward.spec.listen.protocol {
+                ForwardProtocol::Tcp => EventFlags::IN,
+                ForwardProtocol::Udp => EventFlags::IN | EventFlags::ET,
+            };
+            epoll::add(&self.epoll, &forward.socket, tag.data(), events)?;
         }
         Ok(())
     }
 
-    /// Remembers the station of a guest by its ARP packet.
-    pub(super) fn learn(&mut self, frame: &[u8]) {
-        let parsed = Parsed::parse(&frame[..frame.len().min(SNAPSHOT)], frame.len());
-        if let L3::Arp {
-            sender_mac,
-            sender_ip,
-            ..
-        } = parsed.l3
-            && sender_mac == parsed.src
-            && self.network.may_be_guest(sender_ip.into())
-        {
-            if self.stations.len() >= STATIONS_MAX {
-                self.stations.clear();
+    /// Returns whether datagrams to this address are forwarded.
+    pub(super) fn receives_at(&self, address: SocketAddr) -> bool {
+        let mut all = self.all.iter().map(|open| open.spec.listen);
+        all.any(|of| (of.protocol, of.address) == (ForwardProtocol::Udp, address))
+    }
+
+    fn open(&mut self, tag: Tag) -> Option<&mut Open> {
+        let is_current = tag.is_of(self.serial);
+        let open = self.all.get_mut(tag.index() as usize);
+        open.filter(|_| is_current)
+    }
+
+    /// Returns the protocol of the forward of an event.
+    pub(super) fn protocol(&mut self, tag: Tag) -> Option<ForwardProtocol> {
+        self.open(tag).map(|open| open.spec.listen.protocol)
+    }
+
+    /// Sets whether datagrams have their turn; returns whether they had, `true` too for a forward
+    /// that is no more.
+    pub(super) fn set_queued(&mut self, tag: Tag, is_queued: bool) -> bool {
+        self.open(tag)
+            .is_none_or(|open| std::mem::replace(&mut open.is_queued, is_queued))
+    }
+
+    /// Returns the socket for datagrams, and where it listens.
+    pub(super) fn receiver(&mut self, tag: Tag) -> Option<(Arc<OwnedFd>, SocketAddr)> {
+        let open = self.open(tag)?;
+        Some((open.socket.clone(), open.spec.listen.address))
+    }
+
+    /// Accepts the next connection of an event. The caller resets one that leads to no guest.
+    pub(super) fn accept(&mut self, tag: Tag) -> Option<(OwnedFd, SocketAddr)> {
+        let open = self.open(tag)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, peer) = acceptfrom_with(&open.socket, flags).ok()?;
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let is_ready = sockopt::set_tcp_nodelay(&socket, true)
+            .and_then(|()| sockopt::set_socket_oobinline(&socket, true))
+            .is_ok();
+        match peer.filter(|_| is_ready) {
+            Some(peer) => Some((socket, peer)),
+            None => {
+                let _ = connect_unspec(&socket);
+                None
             }
-            self.stations.insert(sender_ip.into(), sender_mac);
         }
     }
 
-    /// Accepts the next connection of an event; one that leads to no known guest is reset.
-    pub(super) fn accept(
-        &self,
-        tag: Tag,
-        desired: &UserNetwork,
-        leases: &Leases,
-    ) -> Option<Accepted> {
-        let forward = self.all.get(tag.index() as usize);
-        let forward = forward.filter(|_| tag.is_of(self.serial))?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (socket, peer) = acceptfrom_with(&forward.socket, flags).ok()?;
-        let found = peer.and_then(|peer| {
-            let peer = SocketAddr::try_from(peer).ok()?;
-            let guest = address_of(&forward.spec, desired, leases, peer.is_ipv4())?;
-            let station = self.station_of(guest, desired, leases)?;
-            Some((guest, station, self.seen(peer)?))
-        });
-        let options = sockopt::set_tcp_nodelay(&socket, true)
-            .and_then(|()| sockopt::set_socket_oobinline(&socket, true));
-        let Some((guest, station, peer)) = found.filter(|_| options.is_ok()) else {
-            let _ = connect_unspec(&socket);
-            return None;
-        };
-        Some(Accepted {
-            socket,
-            guest: SocketAddr::new(guest, forward.spec.port),
-            station,
-            peer,
-        })
-    }
-
     /// The host itself is the gateway to guests.
-    fn seen(&self, peer: SocketAddr) -> Option<SocketAddr> {
+    pub(super) fn seen(&self, peer: SocketAddr) -> Option<SocketAddr> {
         let gateway = match peer.ip() {
             ip if !ip.is_loopback() => ip,
             IpAddr::V4(_) => self.network.gateway().into(),
@@ -135,41 +147,43 @@ impl Forwards {
         Some(SocketAddr::new(gateway, peer.port()))
     }
 
-    fn station_of(&self, guest: IpAddr, desired: &UserNetwork, leases: &Leases) -> Option<MacAddr> {
-        let leased = leases
-            .iter()
-            .find(|lease| IpAddr::V4(lease.address) == guest);
-        let listed = || {
-            let mut guests = desired.guests.iter();
-            let listed = guests.find(|of| of.addresses.contains(&guest))?;
-            listed.mac.map(MacAddr)
+    /// Returns the guest that a forward leads to, with an address of the IP version of its peer.
+    pub(super) fn guest(
+        &mut self,
+        tag: Tag,
+        desired: &UserNetwork,
+        services: &Services,
+        now: Nanos,
+    ) -> Found {
+        let Some(Open { spec, .. }) = self.open(tag) else {
+            return Found::Nothing;
         };
-        let leased = leased.map(|lease| lease.mac);
-        leased
-            .or_else(listed)
-            .or_else(|| self.stations.get(&guest).copied())
+        let Some(ip) = address_of(spec, desired, services) else {
+            return Found::Nothing;
+        };
+        let mut guests = desired.guests.iter();
+        let listed = guests.find(|of| of.addresses.contains(&ip));
+        let listed = listed.and_then(|of| of.mac).map(MacAddr);
+        match listed.or_else(|| services.station(ip, now)) {
+            Some(station) => Found::Guest(SocketAddr::new(ip, spec.port), station),
+            None => Found::Ask(ip),
+        }
     }
 }
 
-/// Returns the address of the guest that a forward leads to, of the version of its peer.
-fn address_of(
-    forward: &UserForward,
-    desired: &UserNetwork,
-    leases: &Leases,
-    is_v4: bool,
-) -> Option<IpAddr> {
+/// Returns the address of the guest that a forward leads to.
+fn address_of(forward: &UserForward, desired: &UserNetwork, services: &Services) -> Option<IpAddr> {
+    let is_v4 = forward.listen.address.is_ipv4();
     let is_same = |address: &IpAddr| address.is_ipv4() == is_v4;
     if let Ok(address) = forward.to.parse::<IpAddr>() {
         return Some(address).filter(is_same);
     }
-    let guest = desired
-        .guests
-        .iter()
-        .find(|guest| guest.name == forward.to)?;
+    let mut guests = desired.guests.iter();
+    let guest = guests.find(|guest| guest.name == forward.to)?;
     let listed = guest.addresses.iter().copied().find(is_same);
     listed.or_else(|| {
         let mac = guest.mac.map(MacAddr)?;
-        let lease = leases.iter().find(|lease| lease.mac == mac)?;
+        let lease = services.leases().iter().find(|lease| lease.mac == mac)?;
         Some(IpAddr::V4(lease.address)).filter(is_same)
     })
 }

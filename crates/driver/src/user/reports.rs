@@ -1,14 +1,19 @@
 //! Events of sockets, reported to the translator.
 
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use channel::driving::ForwardProtocol;
 use rustix::event::epoll::{Event, EventFlags};
+use usernet::network::Refusal;
 use usernet::{Failure, Nanos, SocketEvent};
+use wire::MacAddr;
 use wire::virtio::net::NetHeader;
 
+use super::datagrams::Source;
 use super::events::{Kind, Tag};
-use super::forwards::Accepted;
+use super::forwards::Found;
 use super::sockets::{self, Progress};
 use super::{EVENTS, UserWorker, now};
 use crate::worker::WorkerError;
@@ -41,28 +46,38 @@ impl UserWorker {
                         self.guests.send(NetHeader::default(), &frame);
                     }
                 }
-                Kind::Forward => self.accept(tag, now),
+                Kind::Forward => self.forward_event(tag, now),
             }
         }
         Ok(())
     }
 
-    /// Accepts a connection of a forward; others have their turn between.
+    /// Something has come to the socket of a forward.
+    fn forward_event(&mut self, tag: Tag, now: Nanos) {
+        match self.forwards.protocol(tag) {
+            Some(ForwardProtocol::Tcp) => self.accept(tag, now),
+            Some(ForwardProtocol::Udp) => {
+                if !self.forwards.set_queued(tag, true) {
+                    self.waiting.datagrams.push_back(Source::Forward(tag));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Accepts a connection of a forward; others have their turn between. One that leads to no
+    /// known guest is reset.
     fn accept(&mut self, tag: Tag, now: Nanos) {
-        let leases = self.services.leases();
-        let Some(accepted) = self.forwards.accept(tag, &self.desired.network, leases) else {
+        let Some((socket, peer)) = self.forwards.accept(tag) else {
             return;
         };
-        let Accepted {
-            socket,
-            guest,
-            station,
-            peer,
-        } = accepted;
-        let (room, mut actions) = (sockets::room_of(&socket), Vec::new());
-        let flow = self
-            .translator
-            .accepted(now, (guest, station), peer, room, &mut actions);
+        let mut actions = Vec::new();
+        let ends = self.guest_of(tag, now).zip(self.forwards.seen(peer));
+        let flow = ends.ok_or(Refusal::Unreachable).and_then(|(guest, peer)| {
+            let room = sockets::room_of(&socket);
+            self.translator
+                .accepted(now, guest, peer, room, &mut actions)
+        });
         match flow {
             Ok(flow) => {
                 if self.sockets.accepted(flow, socket).is_err() {
@@ -75,6 +90,21 @@ impl UserWorker {
             }
         }
         self.perform(actions, None, now);
+    }
+
+    /// Returns the guest that a forward leads to. One whose station is not known is asked for it.
+    pub(super) fn guest_of(&mut self, tag: Tag, now: Nanos) -> Option<(SocketAddr, MacAddr)> {
+        let desired = &self.desired.network;
+        match self.forwards.guest(tag, desired, &self.services, now) {
+            Found::Guest(guest, station) => Some((guest, station)),
+            Found::Ask(address) => {
+                if let Some(frame) = self.services.ask(address) {
+                    self.guests.send(NetHeader::default(), &frame);
+                }
+                None
+            }
+            Found::Nothing => None,
+        }
     }
 
     fn flow_event(&mut self, tag: Tag, flags: EventFlags, now: Nanos) {
@@ -92,7 +122,7 @@ impl UserWorker {
         match socket.progress {
             Progress::Datagrams => {
                 if !std::mem::replace(&mut socket.is_queued, true) {
-                    self.waiting.datagrams.push_back(flow);
+                    self.waiting.datagrams.push_back(Source::Flow(flow));
                 }
                 return;
             }

@@ -30,8 +30,11 @@ const KNOWN_MAX: usize = 1024;
 pub(super) const DISCARD: u16 = 9;
 
 /// Bytes of headers in front of a datagram.
-const HEADERS_V4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
-const HEADERS_V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + udp::HEADER_LEN;
+pub(super) const HEADERS_V4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
+pub(super) const HEADERS_V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + udp::HEADER_LEN;
+
+/// Serial of a socket without events of its own: tags have fewer bits.
+const NO_EVENTS: u32 = u32::MAX;
 
 /// All events of a socket, as edges.
 const EDGES: EventFlags = EventFlags::IN
@@ -63,6 +66,8 @@ pub(super) struct Socket {
     pub(super) ended: bool,
     /// A mapping's datagrams have their turn.
     pub(super) is_queued: bool,
+    /// It is the socket of a forward, which receives for all its peers.
+    is_shared: bool,
     /// Bytes of headers in front of a datagram of its IP version.
     udp_headers: usize,
     /// The peek offset of the system, if it has one for TCP.
@@ -178,22 +183,47 @@ impl Sockets {
         self.serial = self.serial.wrapping_add(1);
         let tag = Tag::new(Kind::Flow, self.serial, flow.index() as u32);
         epoll::add(&self.epoll, &fd, tag.data(), EDGES)?;
+        self.put(
+            flow,
+            Arc::new(fd),
+            (progress, peek_offset),
+            tag.serial(),
+            false,
+        );
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        flow: FlowId,
+        fd: Arc<OwnedFd>,
+        (progress, peek_offset): (Progress, Option<u32>),
+        serial: u32,
+        is_shared: bool,
+    ) {
         if self.all.len() <= flow.index() {
             self.all.resize_with(flow.index() + 1, || None);
         }
         self.all[flow.index()] = Some(Socket {
-            fd: Arc::new(fd),
+            fd,
             flow,
-            serial: tag.serial(),
+            serial,
             progress,
             awaits_room: false,
             ended: false,
             is_queued: false,
+            is_shared,
             udp_headers: HEADERS_V4,
             peek_offset,
             slot: None,
         });
-        Ok(())
+    }
+
+    /// Gives a mapping the socket of the forward by which its peer came. Events of the socket are
+    /// the forward's.
+    pub(super) fn share(&mut self, flow: FlowId, fd: Arc<OwnedFd>) {
+        // No event has the number of a serial that is none.
+        self.put(flow, fd, (Progress::Datagrams, None), NO_EVENTS, true);
     }
 
     /// The socket of a flow.
@@ -237,8 +267,10 @@ impl Sockets {
             let _ = shutdown(&socket.fd, Shutdown::Both);
         }
         if let Some(slot) = socket.slot {
-            // The supervisor's descriptor would keep its events.
-            let _ = epoll::delete(&self.epoll, &socket.fd);
+            if !socket.is_shared {
+                // The supervisor's descriptor would keep its events.
+                let _ = epoll::delete(&self.epoll, &socket.fd);
+            }
             self.keeper.drop(slot);
         }
     }
@@ -262,7 +294,7 @@ impl Sockets {
         self.keeper.record(slot)
     }
 
-    /// Continues a predecessor's flow.
+    /// Continues a predecessor's flow. `is_shared`: its socket is that of a forward.
     ///
     /// # Errors
     /// The system's refusal.
@@ -271,8 +303,15 @@ impl Sockets {
         flow: FlowId,
         fd: OwnedFd,
         slot: u32,
-        progress: Progress,
+        (progress, is_shared): (Progress, bool),
     ) -> Result<(), Errno> {
+        if is_shared {
+            self.share(flow, Arc::new(fd));
+            if let Some(socket) = self.get(flow) {
+                socket.slot = Some(slot);
+            }
+            return Ok(());
+        }
         let peeks = progress == Progress::Connected;
         let peek_offset = peeks.then(|| calls::set_peek_offset(fd.as_fd(), 0).ok().map(|()| 0));
         let is_v6 = sockopt::socket_domain(&fd)? == AddressFamily::INET6;
@@ -362,18 +401,9 @@ impl Socket {
         }
     }
 
-    /// Returns the bytes of headers in front of a datagram for the guest.
-    pub(super) fn udp_headers(&self) -> usize {
-        self.udp_headers
-    }
-
-    /// Receives a datagram: its length and its sender; `None` if there is none.
-    pub(super) fn receive_from(&self, into: Bytes) -> Option<(usize, SocketAddr)> {
-        // An error is of a datagram that was sent before; the next call has what follows.
-        let mut tries = std::iter::repeat_with(|| calls::receive_from(self.fd.as_fd(), into));
-        let is_final =
-            |got: &Result<_, Errno>| !matches!(got, Err(Errno::INTR | Errno::CONNREFUSED));
-        tries.find(is_final)?.ok()
+    /// Returns what is needed to receive datagrams.
+    pub(super) fn receiver(&self) -> (Arc<OwnedFd>, usize) {
+        (self.fd.clone(), self.udp_headers)
     }
 
     /// Reads bytes without consuming them.
@@ -440,9 +470,11 @@ impl Socket {
     }
 }
 
-/// Returns whether a socket is one of UDP.
-pub(super) fn is_datagram(fd: &OwnedFd) -> bool {
-    sockopt::socket_type(fd) == Ok(SocketType::DGRAM)
+/// Returns the address of a socket of UDP; `None` for another one.
+pub(super) fn datagrams_at(fd: &OwnedFd) -> Option<SocketAddr> {
+    let is_datagram = sockopt::socket_type(fd) == Ok(SocketType::DGRAM);
+    let name = getsockname(fd).ok().filter(|_| is_datagram)?;
+    SocketAddr::try_from(name).ok()
 }
 
 /// Returns the free bytes of the send buffer of a socket, about: the system counts memory, of which

@@ -5,7 +5,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use channel::driving::UserGuest;
+use channel::driving::{ForwardProtocol, Listen, UserForward, UserGuest};
 use channel::user_reports::{USER_REFUSALS, USER_STATES};
 use front::queue::device::Device;
 use sys::event;
@@ -244,6 +244,122 @@ fn datagrams_go_to_a_service_and_back() {
     let parsed = Parsed::parse(&answer, answer.len());
     assert_eq!((parsed.src_port, parsed.dst_port), (port, 2000));
     assert!(answer.ends_with(b"answer"));
+}
+
+/// The socket of a forward to the guest's port 53, as the supervisor opens it.
+fn udp_forward(to: &str) -> (Forward, std::net::SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    let spec = UserForward {
+        listen: Listen {
+            protocol: ForwardProtocol::Udp,
+            address,
+        },
+        to: to.to_owned(),
+        port: 53,
+    };
+    let socket = socket.into();
+    (Forward { spec, socket }, address)
+}
+
+/// A program of the host that sends to a forward.
+fn peer(to: std::net::SocketAddr) -> UdpSocket {
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(LIMIT)).unwrap();
+    peer.connect(to).unwrap();
+    peer
+}
+
+/// The guest answers a datagram that has come by a forward.
+fn answer_datagram(world: &mut World, frame: &[u8], payload: &[u8]) {
+    let parsed = Parsed::parse(frame, frame.len());
+    assert_eq!(parsed.dst_port, 53);
+    let answer = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
+    world.give(&answer.udp(53, parsed.src_port).payload(payload));
+}
+
+#[test]
+fn datagrams_come_by_a_forward_and_answers_go_to_their_peers() {
+    let mut world = World::new("tcp 1");
+    let (forward, address) = udp_forward("vm1");
+    world.worker.orders.put_forwards(vec![forward]);
+    world.turn();
+    let peers = [peer(address), peer(address)];
+    for (n, peer) in (0..).zip(&peers) {
+        peer.send(&[n; 4]).unwrap();
+        let frame = world.take();
+        assert!(frame.ends_with(&[n; 4]), "{frame:?}");
+        answer_datagram(&mut world, &frame, &[n + 10; 5]);
+    }
+    let mut bytes = [0; 16];
+    for (n, peer) in (10..).zip(&peers) {
+        assert_eq!(peer.recv(&mut bytes).unwrap(), 5);
+        assert_eq!(bytes[..5], [n; 5]);
+    }
+    // Many at once.
+    for n in 0..40 {
+        peers[0].send(&[n; 8]).unwrap();
+    }
+    for n in 0..40 {
+        assert!(world.take().ends_with(&[n; 8]));
+    }
+    assert_eq!(world.worker.translator.len(), 2);
+    // Without the forward its mappings end, and its port is free.
+    world.worker.orders.put_forwards(Vec::new());
+    world.turn();
+    assert!(world.worker.translator.is_empty());
+    UdpSocket::bind(address).unwrap();
+}
+
+#[test]
+fn a_forward_asks_for_a_guest_that_is_not_known() {
+    let mut world = World::new("tcp 1");
+    let (forward, address) = udp_forward("10.0.2.30");
+    world.worker.orders.put_forwards(vec![forward]);
+    world.turn();
+    let peer = peer(address);
+    peer.send(b"lost").unwrap();
+    let request = world.take();
+    let parsed = Parsed::parse(&request, request.len());
+    let L3::Arp { target_ip, .. } = parsed.l3 else {
+        panic!("{parsed:?}");
+    };
+    assert_eq!(target_ip, Ipv4Addr::new(10, 0, 2, 30));
+    assert_eq!(world.worker.counters.frames.rejected_by_interface, 1);
+    let station = MacAddr([0x52, 0x54, 0, 0, 0, 30]);
+    let answer = PacketBuilder::new(station, MacAddr([0xff; 6]));
+    world.give(&answer.arp_request([10, 0, 2, 30], GATEWAY_IP));
+    world.take();
+    peer.send(b"found").unwrap();
+    let frame = world.take();
+    assert!(frame.starts_with(&station.0) && frame.ends_with(b"found"));
+}
+
+#[test]
+fn a_successor_continues_mappings_of_forwards() {
+    let records = records();
+    let mut world = World::after("tcp 1", &records, Vec::new());
+    let (forward, address) = udp_forward("vm1");
+    let spec = forward.spec.clone();
+    let socket = forward.socket.try_clone().unwrap();
+    world.worker.orders.put_forwards(vec![forward]);
+    world.turn();
+    let peer = peer(address);
+    peer.send(b"question").unwrap();
+    let frame = world.take();
+    let mut world = World::after("tcp 1", &records, world.kill());
+    world
+        .worker
+        .orders
+        .put_forwards(vec![Forward { spec, socket }]);
+    world.turn();
+    answer_datagram(&mut world, &frame, b"answer");
+    let mut bytes = [0; 16];
+    assert_eq!(peer.recv(&mut bytes).unwrap(), 6);
+    peer.send(b"again").unwrap();
+    assert!(world.take().ends_with(b"again"));
+    assert_eq!(world.worker.translator.len(), 1);
 }
 
 #[test]

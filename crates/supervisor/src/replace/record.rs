@@ -10,9 +10,8 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 
-use channel::driving::{DriverCounters, DriverSpec, UserNetwork, of_every_build};
+use channel::driving::{DriverCounters, DriverSpec, Listen, UserNetwork, of_every_build};
 use channel::formats::SUPERVISOR_VERSIONS;
 use channel::supervision::{GuestWatch, SocketDir, SwitchSettings};
 use driver::device::Parts;
@@ -159,8 +158,8 @@ pub(crate) struct PassedFlows {
     pub(crate) slots: u32,
     /// Sockets by the numbers of their records.
     pub(crate) sockets: Vec<(u32, FdIndex)>,
-    /// Listening sockets of forwards by their addresses.
-    pub(crate) listening: Vec<(SocketAddr, FdIndex)>,
+    /// Sockets of forwards.
+    pub(crate) listening: Vec<(Listen, FdIndex)>,
 }
 
 /// First version with [`CommandLineFiles`].

@@ -65,6 +65,7 @@ fn flows_that_have_ended_make_room() {
         flows: 3,
         guest: 2,
         half_open: 1,
+        ..Bounds::default()
     });
     // Each waits two seconds for late segments.
     for port in 1..=10 {

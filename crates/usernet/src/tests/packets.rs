@@ -8,7 +8,7 @@ use wire::virtio::net::NetHeader;
 use super::host::{Host, Socket};
 use super::{GATEWAY, GUEST, settings};
 use crate::network::Refusal;
-use crate::{Action, Bounds, Kept, Progress, Record, Target, Translator, Verdict};
+use crate::{Action, Bounds, Datagrams, Kept, Progress, Record, Target, Translator, Verdict};
 
 pub(super) const RST: u16 = 4;
 pub(super) const IRS: u32 = u32::MAX - 5;
@@ -131,6 +131,7 @@ fn half_open_connections_of_a_guest_are_bounded() {
         half_open: 3,
         guest: 5,
         flows: 8,
+        ..Bounds::default()
     };
     let mut translator = Translator::new(with);
     let mut verdict = |port: u16| {
@@ -219,11 +220,13 @@ fn a_mapping_is_independent_of_the_endpoint() {
     };
     assert_eq!((flow, payload.range()), (other, 42..46));
     let from = |text: &str| Target::Outside(text.parse().unwrap());
-    let headers = translator.datagram(0, flow, from("1.2.3.4:9"), 4).unwrap();
+    let headers = translator
+        .datagram(0, flow, from("1.2.3.4:9"), ONE)
+        .unwrap();
     assert_eq!(headers.bytes().len(), 42);
     for stranger in ["127.0.0.1:9", "10.0.2.9:9", "[2001:db8::1]:9"] {
         assert!(
-            translator.datagram(0, flow, from(stranger), 4).is_none(),
+            translator.datagram(0, flow, from(stranger), ONE).is_none(),
             "{stranger}"
         );
     }
@@ -238,6 +241,9 @@ fn a_mapping_is_independent_of_the_endpoint() {
     translator.expire(120_000_000_000, &mut out);
     assert!(matches!(out[..], [Action::Close { .. }]) && translator.is_empty());
 }
+
+/// A datagram of four bytes.
+const ONE: Datagrams = Datagrams { len: 4, segment: 0 };
 
 fn udp(to: [u8; 4], port: u16) -> Vec<u8> {
     let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4([10, 0, 2, 15], to);
@@ -278,16 +284,17 @@ fn a_successor_continues_a_mapping() {
         panic!("{bytes:?}");
     };
     let mut second = Translator::new(settings());
-    let flow = second.restore_mapping(0, &record).unwrap();
+    let own = "0.0.0.0:40000".parse().unwrap();
+    let flow = second.restore_mapping(0, &record, own).unwrap();
     assert_eq!(second.deadline(), Some(120_000_000_000));
     let from = Target::Outside("1.2.3.4:9".parse().unwrap());
-    assert!(second.datagram(0, flow, from, 4).is_some());
+    assert!(second.datagram(0, flow, from, ONE).is_some());
     out.clear();
     second.frame(0, &frame, frame.len(), &NetHeader::default(), &mut out);
     assert!(matches!(out[..], [Action::SendTo { flow: same, .. }] if same == flow));
-    assert_eq!(second.restore_mapping(0, &record), Err(Refusal::Flows));
+    assert_eq!(second.restore_mapping(0, &record, own), Err(Refusal::Flows));
     let guest = "10.0.2.3:7".parse().unwrap();
-    let foreign = second.restore_mapping(0, &crate::MappingRecord { guest, ..record });
+    let foreign = second.restore_mapping(0, &crate::MappingRecord { guest, ..record }, own);
     assert_eq!(foreign, Err(Refusal::Unreachable));
 }
 

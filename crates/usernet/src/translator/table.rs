@@ -1,12 +1,14 @@
 //! The table of flows: slots, keys, what each guest has, and deadlines.
 
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use wire::MacAddr;
 
 use super::{FlowState, Translator};
 use crate::Nanos;
-use crate::action::{Action, FlowId};
+use crate::Secret;
+use crate::action::{Action, FlowId, Forwarded};
 use crate::headers::Ends;
 use crate::network::Protocol;
 use crate::tcp::{Context, Flow, State};
@@ -37,6 +39,26 @@ pub(super) type Key = (Protocol, SocketAddr, Option<SocketAddr>);
 pub(super) struct Counts {
     flows: u32,
     half_open: u32,
+    /// Mappings that peers of forwards have opened.
+    pub(super) forwarded: u32,
+}
+
+/// Mappings of forwards.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// By their peers.
+    pub(super) flows: HashMap<Forwarded, u32, Secret>,
+    /// By their stations, the one that will end first in front.
+    pub(super) idle: BTreeSet<(MacAddr, Nanos, u32)>,
+}
+
+impl Peers {
+    pub(super) fn new(secret: Secret) -> Self {
+        Self {
+            flows: HashMap::with_hasher(secret),
+            idle: BTreeSet::new(),
+        }
+    }
 }
 
 impl Counts {
@@ -45,6 +67,7 @@ impl Counts {
         Self {
             flows: u32::from(flow.state != State::Late),
             half_open: u32::from(flow.is_half_open()),
+            forwarded: 0,
         }
     }
 }
@@ -84,6 +107,7 @@ impl Translator {
         let change = |all: u32, before, after| all.saturating_sub(before).saturating_add(after);
         counts.flows = change(counts.flows, before.flows, after.flows);
         counts.half_open = change(counts.half_open, before.half_open, after.half_open);
+        counts.forwarded = change(counts.forwarded, before.forwarded, after.forwarded);
         if counts.flows == 0 {
             self.guests.remove(&station);
         }
@@ -108,6 +132,9 @@ impl Translator {
         }
         self.count(entry.ends().station, Counts::default(), entry.counts());
         self.keys.insert(entry.key(), id.index);
+        if let Some(forwarded) = entry.forwarded() {
+            self.peers.flows.insert(forwarded, id.index);
+        }
         self.slots[id.index()].entry = Some(entry);
         self.settle(id.index);
         id
@@ -179,16 +206,21 @@ impl Translator {
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return;
         };
-        let state = slot.entry.as_ref().map(Entry::state);
+        let entry = slot.entry.as_ref();
+        let state = entry.map(Entry::state);
         self.states.change(slot.state, state);
         slot.state = state;
-        let deadline = slot.entry.as_ref().and_then(Entry::deadline);
+        let deadline = entry.and_then(Entry::deadline);
         if deadline != slot.deadline {
+            let forwarded = entry.filter(|entry| entry.forwarded().is_some());
+            let station = forwarded.map(|entry| entry.ends().station);
             if let Some(old) = slot.deadline {
                 self.deadlines.remove(&(old, index));
+                station.map(|station| self.peers.idle.remove(&(station, old, index)));
             }
             if let Some(new) = deadline {
                 self.deadlines.insert((new, index));
+                station.map(|station| self.peers.idle.insert((station, new, index)));
             }
             slot.deadline = deadline;
         }
@@ -203,12 +235,17 @@ impl Translator {
         };
         self.states.change(slot.state.take(), None);
         slot.generation = slot.generation.wrapping_add(1);
+        let station = entry.ends().station;
         if let Some(old) = slot.deadline.take() {
             self.deadlines.remove(&(old, index));
+            self.peers.idle.remove(&(station, old, index));
+        }
+        if let Some(forwarded) = entry.forwarded() {
+            self.peers.flows.remove(&forwarded);
         }
         self.keys.remove(&entry.key());
         self.free.push(index);
-        self.count(entry.ends().station, entry.counts(), Counts::default());
+        self.count(station, entry.counts(), Counts::default());
     }
 }
 
@@ -224,17 +261,28 @@ impl Entry {
         let ends = self.ends();
         match self {
             Self::Tcp(_) => (Protocol::Tcp, ends.guest, Some(ends.peer)),
-            Self::Udp(_) => (Protocol::Udp, ends.guest, None),
+            Self::Udp(mapping) => {
+                let peer = mapping.forwarded.map(|_| ends.peer);
+                (Protocol::Udp, ends.guest, peer)
+            }
         }
     }
 
     fn counts(&self) -> Counts {
         match self {
             Self::Tcp(flow) => Counts::of(flow),
-            Self::Udp(_) => Counts {
+            Self::Udp(mapping) => Counts {
                 flows: 1,
                 half_open: 0,
+                forwarded: u32::from(mapping.forwarded.is_some()),
             },
+        }
+    }
+
+    pub(super) fn forwarded(&self) -> Option<Forwarded> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Udp(mapping) => mapping.forwarded,
         }
     }
 

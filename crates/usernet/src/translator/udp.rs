@@ -8,7 +8,7 @@ use wire::virtio::net::{self, NetHeader};
 use super::table::Entry;
 use super::{Packet, Translator, Undelivered, Verdict};
 use crate::Nanos;
-use crate::action::{Action, Family, FlowId, Headers, Payload, Target};
+use crate::action::{Action, Datagrams, Family, FlowId, Forwarded, Headers, Payload, Target};
 use crate::headers::Ends;
 use crate::network::{Protocol, Refusal};
 use crate::record::MappingRecord;
@@ -28,6 +28,19 @@ impl Translator {
         let Some((payload, segment)) = datagram(packet, net) else {
             return Verdict::Refused(Refusal::Protocol);
         };
+        if let Some((flow, target)) = self.peer_of_forward(packet) {
+            if self.station(flow) != Some(packet.parsed.src) {
+                return Verdict::Refused(Refusal::Denied);
+            }
+            self.sent(flow, packet, now);
+            out.push(Action::SendTo {
+                flow,
+                target,
+                payload,
+                segment,
+            });
+            return Verdict::Done;
+        }
         let target = match self.target(Protocol::Udp, packet.to) {
             Ok(target) => target,
             Err(refusal) => return Verdict::Refused(refusal),
@@ -54,10 +67,7 @@ impl Translator {
                 id
             }
         };
-        if let Some(Entry::Udp(mapping)) = self.entry_mut(flow) {
-            mapping.sent(packet.to, now);
-        }
-        self.settle(flow.index);
+        self.sent(flow, packet, now);
         if is_new {
             out.push(Action::Keep(flow));
         }
@@ -70,6 +80,13 @@ impl Translator {
         Verdict::Done
     }
 
+    fn sent(&mut self, flow: FlowId, packet: &Packet<'_>, now: Nanos) {
+        if let Some(Entry::Udp(mapping)) = self.entry_mut(flow) {
+            mapping.sent(packet.to, now);
+        }
+        self.settle(flow.index);
+    }
+
     pub(super) fn end_mapping(&mut self, id: FlowId, out: &mut Vec<Action>) {
         out.push(Action::Close {
             flow: id,
@@ -78,14 +95,30 @@ impl Translator {
         self.remove(id.index);
     }
 
-    /// A datagram of `len` bytes came from outside for a mapping: the headers to put in front of
-    /// it. `None`: it is dropped. `from` says whether it is from a service of the host.
-    pub fn datagram(&mut self, now: Nanos, id: FlowId, from: Target, len: u16) -> Option<Headers> {
+    /// Datagrams came from outside for a mapping: the headers to put in front of them. `None`: they
+    /// are dropped. `from` says whether they are from a service of the host.
+    pub fn datagram(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        from: Target,
+        datagrams: Datagrams,
+    ) -> Option<Headers> {
         let peer = self.peer(id, from)?;
+        self.received(now, id, peer, datagrams)
+    }
+
+    pub(super) fn received(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        peer: SocketAddr,
+        datagrams: Datagrams,
+    ) -> Option<Headers> {
         let Some(Entry::Udp(mapping)) = self.entry_mut(id) else {
             return None;
         };
-        let headers = mapping.headers(peer, len);
+        let headers = mapping.headers(peer, datagrams);
         mapping.used(now);
         self.settle(id.index);
         Some(headers)
@@ -95,8 +128,17 @@ impl Translator {
     /// [`crate::services::Errors::undelivered`]. `None`: the guest gets no error.
     #[must_use]
     pub fn undelivered(&self, id: FlowId, to: Target) -> Option<Undelivered> {
-        let peer = self.peer(id, to)?;
-        let Ends { guest, station, .. } = *self.entry(id)?.ends();
+        let entry = self.entry(id)?;
+        let Ends {
+            guest,
+            station,
+            peer,
+            ..
+        } = *entry.ends();
+        let peer = match entry.forwarded() {
+            Some(_) => peer,
+            None => self.peer(id, to)?,
+        };
         Some(Undelivered {
             station,
             guest,
@@ -122,10 +164,13 @@ impl Translator {
                 is_allowed.then_some(SocketAddr::new(gateway, from.port()))
             }
             Target::Resolver => None,
+            // What the socket of a forward sends goes to the peer that it is known by.
+            Target::Peer(_) => None,
         }
     }
 
-    /// Continues a mapping of which the record and the socket are left.
+    /// Continues a mapping of which the record and the socket are left. `listen` is the address of
+    /// the socket, which is that of a forward if the record says so.
     ///
     /// # Errors
     /// As [`Translator::restore`].
@@ -133,17 +178,23 @@ impl Translator {
         &mut self,
         now: Nanos,
         record: &MappingRecord,
+        listen: SocketAddr,
     ) -> Result<FlowId, Refusal> {
         let MappingRecord {
             guest,
             peer,
             station,
+            forwarded,
         } = *record;
-        let ends = self.restorable(Protocol::Udp, (guest, peer), station)?;
-        if !self.has_room(station, false) {
+        let ends = self.checked_ends((guest, peer), station)?;
+        let forwarded = forwarded.map(|peer| Forwarded { listen, peer });
+        // A mapping is independent of its peer, but for one of a forward.
+        let key = (Protocol::Udp, guest, forwarded.map(|_| peer));
+        let is_known = forwarded.is_some_and(|of| self.peers.flows.contains_key(&of));
+        if is_known || self.keys.contains_key(&key) || !self.has_room(station, false) {
             return Err(Refusal::Flows);
         }
-        Ok(self.insert(Entry::Udp(Mapping::restored(ends, now))))
+        Ok(self.insert(Entry::Udp(Mapping::of_peer(ends, forwarded, now))))
     }
 }
 

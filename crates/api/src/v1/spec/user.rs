@@ -36,8 +36,8 @@ pub struct UserSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct ForwardSpec {
-    /// Protocol, address and port on which the host listens, like `tcp 127.0.0.1:2222` or
-    /// `tcp 127.0.0.1:5000-5009`.
+    /// Protocol (`tcp` or `udp`), address and port on which the host listens, like
+    /// `tcp 127.0.0.1:2222` or `udp [::1]:5000-5009`.
     pub listen: String,
     /// A port of the switch by name, or an address of the network, and the first of the guest's
     /// ports, like `vm1:22`.

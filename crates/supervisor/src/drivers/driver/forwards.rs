@@ -2,11 +2,10 @@
 //! it.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::driving::UserForward;
+use channel::driving::{Listen, UserForward};
 use driver::device::Device;
 use sys::descriptors::MAX_FDS;
 
@@ -17,7 +16,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(in crate::drivers) struct Forwards {
     desired: Vec<UserForward>,
-    open: BTreeMap<SocketAddr, OwnedFd>,
+    open: BTreeMap<Listen, OwnedFd>,
     /// Refusals of the system.
     refused: Vec<String>,
     /// When these are tried again.
@@ -28,7 +27,7 @@ pub(in crate::drivers) struct Forwards {
 
 impl Forwards {
     /// Those of the supervisor before; the desired ones follow.
-    pub(in crate::drivers) fn of(open: BTreeMap<SocketAddr, OwnedFd>) -> Self {
+    pub(in crate::drivers) fn of(open: BTreeMap<Listen, OwnedFd>) -> Self {
         Self {
             open,
             ..Self::default()
@@ -45,15 +44,15 @@ impl Forwards {
         if is_new {
             self.desired = desired.to_vec();
         }
-        let listens = |address: &SocketAddr| desired.iter().any(|of| of.listen == *address);
-        self.open.retain(|address, _| listens(address));
+        let listens = |open: &Listen| desired.iter().any(|of| of.listen == *open);
+        self.open.retain(|open, _| listens(open));
         let (before, mut refused) = (self.open.len(), Vec::new());
-        for address in desired.iter().map(|of| of.listen) {
-            if self.open.contains_key(&address) {
+        for listen in desired.iter().map(|of| of.listen) {
+            if self.open.contains_key(&listen) {
                 continue;
             }
-            match device.listen(address) {
-                Ok(socket) => drop(self.open.insert(address, socket)),
+            match device.listen(listen) {
+                Ok(socket) => drop(self.open.insert(listen, socket)),
                 Err(error) => refused.push(error.to_string()),
             }
         }
@@ -77,9 +76,9 @@ impl Forwards {
     }
 
     /// All sockets with their addresses.
-    pub(in crate::drivers) fn sockets(&self) -> impl Iterator<Item = (SocketAddr, BorrowedFd<'_>)> {
+    pub(in crate::drivers) fn sockets(&self) -> impl Iterator<Item = (Listen, BorrowedFd<'_>)> {
         let open = self.open.iter();
-        open.map(|(address, socket)| (*address, socket.as_fd()))
+        open.map(|(listen, socket)| (*listen, socket.as_fd()))
     }
 
     /// A process asks for all of them.

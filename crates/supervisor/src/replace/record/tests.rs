@@ -1,4 +1,6 @@
-use channel::driving::{BackEnd, Choice, DeviceSpec, UserGuest, UserNetwork};
+use channel::driving::{
+    BackEnd, Choice, DeviceSpec, ForwardProtocol, Listen, UserGuest, UserNetwork,
+};
 use channel::supervision::{Coalescing, GuestStates, HelpersConfig, Poll};
 use driver::device::XdpParts;
 use testkit::samples::sample;
@@ -191,9 +193,16 @@ fn record() -> Record {
                 records: index(34),
                 slots: 8192,
                 sockets: vec![(0, index(35)), (7, index(36))],
-                listening: vec![(([127, 0, 0, 1], 2222).into(), index(37))],
+                listening: vec![(listen(), index(37))],
             }],
         },
+    }
+}
+
+fn listen() -> Listen {
+    Listen {
+        protocol: ForwardProtocol::Udp,
+        address: ([127, 0, 0, 1], 2222).into(),
     }
 }
 

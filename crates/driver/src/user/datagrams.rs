@@ -1,0 +1,204 @@
+//! Datagrams for guests: of mappings, and of forwards.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use usernet::network::Refusal;
+use usernet::{Datagrams, FlowId, Forwarded, Headers, Nanos, Target};
+use wire::ethernet;
+
+use super::UserWorker;
+use super::calls::{self, MANY, Received};
+use super::events::Tag;
+use super::guests::Leased;
+use super::sockets::{HEADERS_V4, HEADERS_V6};
+
+/// Most errors of a socket that are passed by for what has come.
+const ERRORS_MAX: usize = 4;
+
+/// A socket with datagrams for guests.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// That of a mapping.
+    Flow(FlowId),
+    /// That of a forward, by its event.
+    Forward(Tag),
+}
+
+/// A socket that has its turn.
+struct Receiver {
+    source: Source,
+    socket: Arc<OwnedFd>,
+    /// Bytes of headers in front of a datagram.
+    headers: usize,
+    /// The address of a forward.
+    listen: Option<SocketAddr>,
+}
+
+impl UserWorker {
+    fn receiver(&mut self, source: Source) -> Option<Receiver> {
+        let (socket, headers, listen) = match source {
+            Source::Flow(flow) => {
+                let (socket, headers) = self.sockets.get(flow)?.receiver();
+                (socket, headers, None)
+            }
+            Source::Forward(tag) => {
+                let (socket, listen) = self.forwards.receiver(tag)?;
+                let headers = if listen.is_ipv4() {
+                    HEADERS_V4
+                } else {
+                    HEADERS_V6
+                };
+                (socket, headers, Some(listen))
+            }
+        };
+        Some(Receiver {
+            source,
+            socket,
+            headers,
+            listen,
+        })
+    }
+
+    /// Receives datagrams of the socket whose turn it is. `false` when there is none, or no buffer.
+    pub(super) fn receive_next(&mut self, now: Nanos) -> bool {
+        let Some(source) = self.waiting.datagrams.pop_front() else {
+            return false;
+        };
+        let Some(from) = self.receiver(source) else {
+            return true;
+        };
+        let mut leased: [Option<Leased>; MANY] = std::array::from_fn(|_| self.guests.lease());
+        let places = leased.each_ref().map(|leased| {
+            let leased = leased.as_ref()?;
+            Some(self.guests.behind(leased, from.headers))
+        });
+        let room = places.iter().flatten().count();
+        let mut got = [None; MANY];
+        let count = match room {
+            0 => Ok(0),
+            _ => self.receive_many(&from, &places, &mut got),
+        };
+        for (leased, received) in leased.iter_mut().zip(got) {
+            if let (Some(received), Some(leased)) = (received, leased.take()) {
+                self.deliver(&from, leased, received, now);
+            }
+        }
+        // The first ones are taken first again.
+        leased
+            .into_iter()
+            .flatten()
+            .rev()
+            .for_each(|leased| self.guests.give_back(leased));
+        // A socket that has filled fewer places than there were is empty.
+        match count {
+            Ok(count) if count < room => self.set_drained(source),
+            Err(Errno::AGAIN) => self.set_drained(source),
+            _ => self.waiting.datagrams.push_back(source),
+        }
+        room > 0
+    }
+
+    fn receive_many(
+        &mut self,
+        from: &Receiver,
+        places: &[Option<super::memory::Bytes>; MANY],
+        got: &mut [Option<Received>; MANY],
+    ) -> Result<usize, Errno> {
+        let mut count = Err(Errno::AGAIN);
+        for _ in 0..ERRORS_MAX {
+            self.counters.frames.received.calls += 1;
+            count = calls::receive_many(from.socket.as_fd(), places, got);
+            // An error is of a datagram that was sent before; the next call has what follows.
+            if matches!(count, Ok(_) | Err(Errno::AGAIN)) {
+                break;
+            }
+        }
+        count
+    }
+
+    /// The socket has no more: an event follows.
+    fn set_drained(&mut self, source: Source) {
+        match source {
+            Source::Flow(flow) => {
+                if let Some(socket) = self.sockets.get(flow) {
+                    socket.is_queued = false;
+                }
+            }
+            Source::Forward(tag) => {
+                self.forwards.set_queued(tag, false);
+            }
+        }
+    }
+
+    /// Puts headers in front of what was received into a buffer, and submits it.
+    fn deliver(&mut self, from: &Receiver, leased: Leased, received: Received, now: Nanos) {
+        let Received {
+            len,
+            is_cut,
+            segment,
+            ..
+        } = received;
+        let one = match usize::from(segment) {
+            0 => len,
+            segment => segment.min(len),
+        };
+        let longest = usize::from(self.network.mtu()) + ethernet::HEADER_LEN;
+        let len = u16::try_from(len)
+            .ok()
+            .filter(|_| !is_cut && one + from.headers <= longest);
+        let Some(len) = len else {
+            self.counters.frames.oversized_frames += 1;
+            return self.guests.give_back(leased);
+        };
+        match self.headers(from, received.from, Datagrams { len, segment }, now) {
+            Some(headers) if headers.bytes().len() == from.headers => {
+                self.counters.frames.received.frames += 1;
+                self.counters.totals.to_guests += u64::from(len);
+                self.guests.submit_headers(leased, &headers, len.into());
+            }
+            _ => self.guests.give_back(leased),
+        }
+    }
+
+    fn headers(
+        &mut self,
+        by: &Receiver,
+        peer: SocketAddr,
+        datagrams: Datagrams,
+        now: Nanos,
+    ) -> Option<Headers> {
+        match (by.source, by.listen) {
+            (Source::Flow(flow), _) => {
+                let target = match peer.ip().is_loopback() {
+                    true => Target::Host(peer),
+                    false => Target::Outside(peer),
+                };
+                self.translator.datagram(now, flow, target, datagrams)
+            }
+            (Source::Forward(tag), Some(listen)) => {
+                let headers = self.guest_of(tag, now).and_then(|guest| {
+                    let from = Forwarded { listen, peer };
+                    let mut actions = Vec::new();
+                    let came = self
+                        .translator
+                        .forwarded(now, guest, from, datagrams, &mut actions);
+                    // The mapping that has made room ends before the new one has its place.
+                    self.perform(actions, None, now);
+                    let (flow, headers) = came.ok()?;
+                    if self.sockets.get(flow).is_none() {
+                        self.sockets.share(flow, by.socket.clone());
+                    }
+                    Some(headers)
+                });
+                if headers.is_none() {
+                    self.counters.refuse(Refusal::Unreachable);
+                }
+                headers
+            }
+            (Source::Forward(_), None) => None,
+        }
+    }
+}
