@@ -28,6 +28,7 @@ mod questions;
 mod reports;
 mod settings;
 mod sockets;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -49,8 +50,8 @@ use rustix::process::{Resource, getrlimit};
 use usernet::network::{Access, Destination, Network, Protocol, Refusal, destination};
 use usernet::services::{Checksum, Errors, Handled, Offer, Services};
 use usernet::{
-    Action, Bounds, FlowId, Kept, Nanos, Peeked, Secret, Settings, SocketEvent, Translator, Turns,
-    Verdict,
+    Action, Bounds, FlowId, Kept, Nanos, Peek, Peeked, Secret, Settings, SocketEvent, Translator,
+    Turns, Verdict,
 };
 use wire::SNAPSHOT;
 use wire::virtio::net::{self, NetHeader};
@@ -67,7 +68,7 @@ use guests::Guests;
 use kept::Keeper;
 pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
 use memory::Bytes;
-use questions::Questions;
+use questions::{Questions, Reply};
 pub(crate) use settings::SettingsError;
 use sockets::{Progress, Sockets};
 
@@ -438,6 +439,13 @@ impl UserWorker {
         Ok(())
     }
 
+    /// Looks for other names, if that was not done just before.
+    fn update_names(&mut self, now: Nanos) {
+        if now >= self.desired.names_until {
+            self.name(now);
+        }
+    }
+
     /// Gives the DNS server the names of now.
     fn name(&mut self, now: Nanos) {
         let network = &self.desired.network;
@@ -510,12 +518,9 @@ impl UserWorker {
         };
         let frame = copy_of(frame);
         let answer = match self.services.frame(&frame, checksum, now) {
-            Ok(Handled::Here(answer)) => answer,
+            Ok(Handled::Here(answer)) => answer.map(Reply::Frame),
             Ok(Handled::Dns { client, message }) => {
-                if now >= self.desired.names_until {
-                    self.name(now);
-                }
-                self.counters.totals.dns_questions += 1;
+                self.update_names(now);
                 self.questions.ask(client, &message, now)
             }
             Ok(Handled::Elsewhere) => {
@@ -530,8 +535,19 @@ impl UserWorker {
                 None
             }
         };
-        if let Some(answer) = answer {
-            self.guests.send(NetHeader::default(), &answer);
+        self.reply(answer, now);
+    }
+
+    /// Gives a guest an answer.
+    fn reply(&mut self, reply: Option<Reply>, now: Nanos) {
+        match reply {
+            None => {}
+            Some(Reply::Frame(frame)) => self.guests.send(NetHeader::default(), &frame),
+            Some(Reply::Stream(flow, events)) => {
+                let mut actions = Vec::new();
+                self.report_all(flow, events, now, &mut actions);
+                self.perform(actions, None, now);
+            }
         }
     }
 
@@ -571,7 +587,8 @@ impl UserWorker {
             return false;
         };
         let peek = self.translator.peek(now, flow);
-        let (Some(peek), Some(socket)) = (peek, self.sockets.get(flow)) else {
+        let is_open = self.questions.has(flow) || self.sockets.get(flow).is_some();
+        let Some(peek) = peek.filter(|_| is_open) else {
             self.waiting.turns.closed(flow);
             return true;
         };
@@ -581,7 +598,7 @@ impl UserWorker {
         let into = self.guests.behind(&leased, peek.headers.into());
         self.counters.frames.received.calls += 1;
         let mut actions = Vec::new();
-        match socket.peek(peek, into) {
+        match self.read(flow, peek, into) {
             Ok(peeked) => {
                 let headers = self
                     .translator
@@ -605,6 +622,18 @@ impl UserWorker {
         true
     }
 
+    /// Reads bytes of a flow without consuming them.
+    fn read(&mut self, flow: FlowId, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
+        match (
+            self.questions.peek(flow, peek, into),
+            self.sockets.get(flow),
+        ) {
+            (Some(peeked), _) => Ok(peeked),
+            (None, Some(socket)) => socket.peek(peek, into),
+            (None, None) => Err(Errno::BADF),
+        }
+    }
+
     /// Handles everything whose time has come.
     fn expire(&mut self, now: Nanos) {
         if self.translator.deadline().is_some_and(|at| at <= now) {
@@ -616,8 +645,8 @@ impl UserWorker {
             self.guests.send(NetHeader::default(), &frame);
         }
         if self.questions.deadline().is_some_and(|at| at <= now) {
-            for frame in self.questions.expired(now) {
-                self.guests.send(NetHeader::default(), &frame);
+            for reply in self.questions.expired(now) {
+                self.reply(Some(reply), now);
             }
         }
         if self.echoes.deadline().is_some_and(|at| at <= now) {

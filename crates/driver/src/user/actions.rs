@@ -7,7 +7,7 @@ use usernet::network::Refusal;
 use usernet::{Action, Failure, FlowId, Nanos, Payload, SocketEvent, Target};
 
 use super::memory::Bytes;
-use super::{UserWorker, YOUNG, copy_of, settings};
+use super::{UserWorker, YOUNG, copy_of};
 
 impl UserWorker {
     /// Carries out actions, and those that follow from them. `frame` is the frame at hand.
@@ -39,6 +39,19 @@ impl UserWorker {
                     self.waiting.turns.ready(station, flow);
                 }
             }
+            Action::Discard(flow, len) if self.questions.has(flow) => {
+                let events = self.questions.discard(flow, len, now);
+                self.report_all(flow, events, now, more);
+            }
+            Action::AwaitRoom(flow) if self.questions.has(flow) => {
+                let events = self.questions.await_room(flow);
+                self.report_all(flow, events, now, more);
+            }
+            Action::Shutdown(flow) if self.questions.has(flow) => {
+                let events = self.questions.shut_down(flow);
+                self.report_all(flow, events, now, more);
+            }
+            Action::Close { flow, .. } if self.questions.has(flow) => self.questions.closed(flow),
             Action::Discard(flow, len) => {
                 self.counters.totals.to_guests += u64::from(len);
                 let socket = self.sockets.get(flow);
@@ -97,22 +110,40 @@ impl UserWorker {
         self.translator.socket(now, flow, event, more);
     }
 
+    pub(super) fn report_all(
+        &mut self,
+        flow: FlowId,
+        events: Vec<SocketEvent>,
+        now: Nanos,
+        more: &mut Vec<Action>,
+    ) {
+        for event in events {
+            self.report(flow, event, now, more);
+        }
+    }
+
     fn connect(&mut self, flow: FlowId, target: Target, now: Nanos, more: &mut Vec<Action>) {
-        let to = match target {
-            Target::Outside(to) => Some((to, true)),
-            Target::Host(to) | Target::Peer(to) => Some((to, false)),
+        let connected = match target {
+            Target::Outside(to) => self.sockets.connect(flow, to, true, now),
+            Target::Host(to) | Target::Peer(to) => self.sockets.connect(flow, to, false, now),
             Target::Resolver => {
-                let resolvers = settings::resolvers(&self.desired.network);
-                resolvers.first().map(|to| (*to, false))
+                let connected = self.connect_to_dns(flow, now);
+                connected.map(|room| {
+                    self.report(flow, SocketEvent::Connected { room }, now, more);
+                })
             }
-        };
-        let connected = match to {
-            Some((to, is_outside)) => self.sockets.connect(flow, to, is_outside, now),
-            None => Err(Failure::Unreachable),
         };
         if let Err(failure) = connected {
             self.fail(flow, failure, now, more);
         }
+    }
+
+    fn connect_to_dns(&mut self, flow: FlowId, now: Nanos) -> Result<u32, Failure> {
+        let guest = self.translator.guest(flow);
+        let guest = guest.zip(self.translator.station(flow));
+        let guest = guest.filter(|_| self.desired.network.dns);
+        let guest = guest.ok_or(Failure::Unreachable)?;
+        self.questions.connect(flow, guest, now)
     }
 
     pub(super) fn fail(
@@ -127,6 +158,11 @@ impl UserWorker {
     }
 
     fn send(&mut self, flow: FlowId, bytes: Bytes, now: Nanos, more: &mut Vec<Action>) {
+        if self.questions.has(flow) {
+            self.update_names(now);
+            let events = self.questions.take(flow, bytes, now);
+            return self.report_all(flow, events, now, more);
+        }
         let Some(socket) = self.sockets.get(flow) else {
             return;
         };

@@ -51,7 +51,10 @@ impl UserWorker {
             flows_max: self.counters.flows_max,
             kept,
             kept_max,
-            totals: self.counters.totals,
+            totals: UserTotals {
+                dns_questions: self.questions.asked,
+                ..self.counters.totals
+            },
         }
     }
 }

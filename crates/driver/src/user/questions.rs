@@ -1,4 +1,7 @@
 //! DNS: guests' questions, and those of them that are at resolvers.
+//!
+//! A connection of a guest to the DNS server ends here, so that names of ports are answered by TCP,
+//! too, and each question goes to a resolver by itself.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,27 +10,89 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType, bind, connect, recv, send};
-use usernet::Nanos;
 use usernet::network::Network;
 use usernet::services::Client;
 use usernet::services::dns::{
-    self, Answered, Ask, Asker, Forwarder, Query, Ticket, Transport, Zone,
+    self, Answered, Ask, Asker, Forwarder, MalformedError, Query, Ticket, Transport, Zone,
 };
+use usernet::{Failure, FlowId, Nanos, Peek, Peeked, SocketEvent};
+use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use super::events::{Kind, Tag};
+use super::memory::Bytes;
+use super::streams::Streams;
 use super::{random, sockets};
 
 /// Room for an answer of any length.
 const ANSWER: usize = 1 << 16;
+const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+/// What a guest gets.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// A frame.
+    Frame(Vec<u8>),
+    /// Reports of the stream of a connection.
+    Stream(FlowId, Vec<SocketEvent>),
+}
+
+/// The way to a resolver.
+#[derive(Debug)]
+enum Way {
+    Udp,
+    /// What is left of the question, and what has come of the answer.
+    Tcp(Vec<u8>, dns::Stream),
+}
 
 /// A question at a resolver, with its socket.
 #[derive(Debug)]
 struct Question {
     fd: OwnedFd,
+    way: Way,
     ticket: Ticket,
     server: SocketAddr,
     serial: u32,
+}
+
+impl Question {
+    /// Sends what is left and reads what has come; returns an answer that is whole.
+    ///
+    /// # Errors
+    /// The resolver cannot be asked.
+    fn advance(&mut self) -> Result<Option<Vec<u8>>, Errno> {
+        let mut bytes = vec![0; ANSWER];
+        let waits = |error| match error {
+            Errno::AGAIN | Errno::INTR => Ok(None),
+            error => Err(error),
+        };
+        let (question, answer) = match &mut self.way {
+            Way::Udp => {
+                return match recv(&self.fd, &mut bytes[..], RecvFlags::DONTWAIT) {
+                    Ok((len, _)) => Ok(Some(bytes[..len].to_vec())),
+                    Err(error) => waits(error),
+                };
+            }
+            Way::Tcp(question, answer) => (question, answer),
+        };
+        while !question.is_empty() {
+            match send(&self.fd, question, FLAGS) {
+                Ok(sent) => drop(question.drain(..sent)),
+                Err(error) => return waits(error),
+            }
+        }
+        loop {
+            if let Some(message) = answer.message().map_err(|_| Errno::PROTO)? {
+                return Ok(Some(message));
+            }
+            let room = answer.room().min(ANSWER);
+            match recv(&self.fd, &mut bytes[..room], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(Errno::CONNRESET),
+                Ok((len, _)) => answer.push(&bytes[..len]).map_err(|_| Errno::PROTO)?,
+                Err(error) => return waits(error),
+            }
+        }
+    }
 }
 
 /// See the module.
@@ -40,6 +105,9 @@ pub(super) struct Questions {
     open: HashMap<u32, Question>,
     tickets: HashMap<Ticket, u32>,
     next: u32,
+    streams: Streams,
+    /// Questions of guests so far.
+    pub(super) asked: u64,
 }
 
 impl Questions {
@@ -58,6 +126,8 @@ impl Questions {
             open: HashMap::new(),
             tickets: HashMap::new(),
             next: 0,
+            streams: Streams::default(),
+            asked: 0,
         }
     }
 
@@ -67,28 +137,42 @@ impl Questions {
         self.forwarder.set_servers(resolvers);
     }
 
-    /// Handles a guest's message; returns the frame of the answer, if there is one already.
-    pub(super) fn ask(&mut self, client: Client, message: &[u8], now: Nanos) -> Option<Vec<u8>> {
-        let query = match Query::parse(message).ok()? {
+    /// Handles a guest's message by UDP.
+    pub(super) fn ask(&mut self, client: Client, message: &[u8], now: Nanos) -> Option<Reply> {
+        let answer = self.question(Asker::Udp(client), message, now).ok()??;
+        frame(&self.network, client, &answer).map(Reply::Frame)
+    }
+
+    /// Handles a message; returns the answer, if there is one already.
+    fn question(
+        &mut self,
+        asker: Asker,
+        message: &[u8],
+        now: Nanos,
+    ) -> Result<Option<Vec<u8>>, MalformedError> {
+        self.asked += 1;
+        let query = match Query::parse(message)? {
             Ok(query) => query,
-            Err(message) => return frame(&self.network, client, &message),
+            Err(message) => return Ok(Some(message)),
         };
         if let Some(message) = self.zone.answer(&self.network, &query) {
-            return frame(&self.network, client, &message);
+            return Ok(Some(message));
         }
-        let asked = self.forwarder.ask(Asker::Udp(client), query, random(), now);
-        let answered = match asked {
+        let answered = match self.forwarder.ask(asker, query, random(), now) {
             Ok(ask) => self.send(ask, now),
             Err(answered) => Some(answered),
         };
-        self.answer(answered)
+        Ok(answered.map(|answered| answered.message))
     }
 
-    fn answer(&self, answered: Option<Answered>) -> Option<Vec<u8>> {
+    fn answer(&mut self, answered: Option<Answered>, now: Nanos) -> Option<Reply> {
         let Answered { asker, message } = answered?;
         match asker {
-            Asker::Udp(client) => frame(&self.network, client, &message),
-            Asker::Tcp(..) => None,
+            Asker::Udp(client) => frame(&self.network, client, &message).map(Reply::Frame),
+            Asker::Tcp(number, _) => {
+                let flow = self.streams.answered(number, &message, now)?;
+                Some(Reply::Stream(flow, self.advance(flow, now)))
+            }
         }
     }
 
@@ -105,24 +189,38 @@ impl Questions {
     }
 
     fn send_one(&mut self, ask: &Ask) -> Result<(), Errno> {
-        let fd = sockets::open(ask.server.ip(), SocketType::DGRAM)?;
-        if let Transport::Udp(port) = ask.transport {
-            let any: IpAddr = match ask.server {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            // Where the port is taken, the system chooses one, which is random, too.
-            let _ = bind(&fd, &SocketAddr::new(any, port));
-        }
-        connect(&fd, &ask.server)?;
-        send(&fd, &ask.message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        let (fd, way, events) = match ask.transport {
+            Transport::Udp(port) => {
+                let fd = sockets::open(ask.server.ip(), SocketType::DGRAM)?;
+                let any: IpAddr = match ask.server {
+                    SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                    SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                // Where the port is taken, the system chooses one, which is random, too.
+                let _ = bind(&fd, &SocketAddr::new(any, port));
+                connect(&fd, &ask.server)?;
+                send(&fd, &ask.message, FLAGS)?;
+                (fd, Way::Udp, EventFlags::IN)
+            }
+            Transport::Tcp => {
+                let fd = sockets::open(ask.server.ip(), SocketType::STREAM)?;
+                match connect(&fd, &ask.server) {
+                    Ok(()) | Err(Errno::INPROGRESS) => {}
+                    Err(error) => return Err(error),
+                }
+                let message = dns::framed(&ask.message).ok_or(Errno::MSGSIZE)?;
+                let edges = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+                (fd, Way::Tcp(message, dns::Stream::default()), edges)
+            }
+        };
         let serial = self.next;
         self.next = self.next.wrapping_add(1);
         let tag = Tag::new(Kind::Question, serial, serial);
-        epoll::add(&self.epoll, &fd, tag.data(), EventFlags::IN)?;
+        epoll::add(&self.epoll, &fd, tag.data(), events)?;
         self.tickets.insert(ask.ticket, serial);
         let question = Question {
             fd,
+            way,
             ticket: ask.ticket,
             server: ask.server,
             serial: tag.serial(),
@@ -137,45 +235,142 @@ impl Questions {
         }
     }
 
-    /// Reads what came to the socket of a question; returns the frame of the answer.
-    pub(super) fn event(&mut self, tag: Tag, now: Nanos) -> Option<Vec<u8>> {
-        let question = self.open.get(&tag.index());
+    /// Handles an event of the socket of a question.
+    pub(super) fn event(&mut self, tag: Tag, now: Nanos) -> Option<Reply> {
+        let question = self.open.get_mut(&tag.index());
         let question = question.filter(|question| question.serial == tag.serial())?;
         let (ticket, server) = (question.ticket, question.server);
-        let mut bytes = vec![0; ANSWER];
-        let answered = match recv(&question.fd, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((len, _)) => {
-                // What is no answer to the question is not waited for any less.
-                let answered = self.forwarder.answer(ticket, server, &bytes[..len]);
-                Some(answered.ok()?)
-            }
-            Err(Errno::AGAIN | Errno::INTR) => return None,
-            Err(_) => match self.forwarder.failed(ticket, random(), now) {
-                Ok(next) => self.send(next, now),
-                Err(answered) => answered,
+        let is_udp = matches!(question.way, Way::Udp);
+        let answered = match question.advance() {
+            Ok(None) => return None,
+            Ok(Some(message)) => match self.forwarder.answer(ticket, server, &message) {
+                Ok(answered) => Some(answered),
+                // What is no answer to the question is not waited for any less: by UDP it may have
+                // come from elsewhere.
+                Err(_) if is_udp => return None,
+                Err(_) => self.failed(ticket, now),
             },
+            Err(_) => self.failed(ticket, now),
         };
         self.close(ticket);
-        self.answer(answered)
+        self.answer(answered, now)
+    }
+
+    /// Asks the next resolver; returns the answer if there is none.
+    fn failed(&mut self, ticket: Ticket, now: Nanos) -> Option<Answered> {
+        match self.forwarder.failed(ticket, random(), now) {
+            Ok(next) => self.send(next, now),
+            Err(answered) => answered,
+        }
     }
 
     /// When [`Self::expired`] has something next.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.forwarder.deadline()
+        let all = [self.forwarder.deadline(), self.streams.deadline()];
+        all.into_iter().flatten().min()
     }
 
-    /// Ends questions whose time is over, or asks the next resolver; returns frames of answers.
-    pub(super) fn expired(&mut self, now: Nanos) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
+    /// Ends questions whose time is over, or asks the next resolver; ends connections that are
+    /// idle.
+    pub(super) fn expired(&mut self, now: Nanos) -> Vec<Reply> {
+        let mut replies = Vec::new();
         while let Some((ticket, next)) = self.forwarder.expired(random(), now) {
             self.close(ticket);
             let answered = match next {
                 Ok(ask) => self.send(ask, now),
                 Err(answered) => Some(answered),
             };
-            frames.extend(self.answer(answered));
+            replies.extend(self.answer(answered, now));
         }
-        frames
+        let idle = self.streams.expired(now).into_iter();
+        replies.extend(idle.map(|(flow, event)| Reply::Stream(flow, vec![event])));
+        replies
+    }
+
+    /// A guest connects to the DNS server; returns the bytes that it may send.
+    ///
+    /// # Errors
+    /// There are too many connections.
+    pub(super) fn connect(
+        &mut self,
+        flow: FlowId,
+        (guest, station): (SocketAddr, MacAddr),
+        now: Nanos,
+    ) -> Result<u32, Failure> {
+        let opened = self.streams.open(flow, (guest, station), now);
+        opened.ok_or(Failure::Descriptors)
+    }
+
+    /// Returns whether there is a connection or a question at a resolver.
+    #[cfg(test)]
+    pub(super) fn has_any(&self) -> bool {
+        !self.open.is_empty() || !self.streams.is_empty()
+    }
+
+    /// Returns whether a flow is a connection to the DNS server.
+    pub(super) fn has(&self, flow: FlowId) -> bool {
+        self.streams.has(flow)
+    }
+
+    /// Takes bytes of a guest's questions.
+    pub(super) fn take(&mut self, flow: FlowId, bytes: Bytes, now: Nanos) -> Vec<SocketEvent> {
+        let Some(taken) = self.streams.take(flow, bytes, now) else {
+            return vec![SocketEvent::Reset];
+        };
+        let more = self.advance(flow, now);
+        let room = self.streams.room(flow);
+        let mut events = vec![SocketEvent::Sent { taken, room }];
+        events.extend(more);
+        events
+    }
+
+    /// Answers questions that are whole, as many as may wait.
+    fn advance(&mut self, flow: FlowId, now: Nanos) -> Vec<SocketEvent> {
+        loop {
+            let (asker, message) = match self.streams.next(flow) {
+                Ok(Some(next)) => next,
+                Ok(None) => return self.streams.news(flow),
+                Err(_) => return vec![SocketEvent::Reset],
+            };
+            match self.question(asker, &message, now) {
+                Ok(Some(answer)) => self.streams.push(flow, &answer),
+                Ok(None) => {}
+                Err(_) => return vec![SocketEvent::Reset],
+            }
+        }
+    }
+
+    /// Reads answers without consuming them; `None` for a flow of another kind.
+    pub(super) fn peek(&self, flow: FlowId, peek: Peek, into: Bytes) -> Option<Peeked> {
+        self.streams.peek(flow, peek, into)
+    }
+
+    /// Consumes bytes that the guest has.
+    pub(super) fn discard(&mut self, flow: FlowId, len: u32, now: Nanos) -> Vec<SocketEvent> {
+        self.streams.discard(flow, len);
+        self.advance(flow, now)
+    }
+
+    /// The guest sends no more questions.
+    pub(super) fn shut_down(&mut self, flow: FlowId) -> Vec<SocketEvent> {
+        self.streams.shut_down(flow);
+        self.streams.news(flow)
+    }
+
+    /// Room is to be reported.
+    pub(super) fn await_room(&mut self, flow: FlowId) -> Vec<SocketEvent> {
+        self.streams.await_room(flow);
+        self.streams.news(flow)
+    }
+
+    /// A connection has ended, and its questions with it.
+    pub(super) fn closed(&mut self, flow: FlowId) {
+        let Some(number) = self.streams.close(flow) else {
+            return;
+        };
+        for ticket in self.forwarder.closed(number) {
+            self.close(ticket);
+        }
     }
 }
 

@@ -37,9 +37,8 @@ impl UserWorker {
                 Kind::Wake => {}
                 Kind::Flow => self.flow_event(tag, event.flags, now),
                 Kind::Question => {
-                    if let Some(frame) = self.questions.event(tag, now) {
-                        self.guests.send(NetHeader::default(), &frame);
-                    }
+                    let reply = self.questions.event(tag, now);
+                    self.reply(reply, now);
                 }
                 Kind::Echo => {
                     if let Some(frame) = self.echoes.event(tag) {

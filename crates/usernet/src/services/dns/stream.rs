@@ -21,11 +21,17 @@ impl Stream {
     /// [`StreamError`] if more bytes wait than the longest message has; the connection is to be
     /// closed. Take each [`Stream::message`] before.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        if bytes.len() > LONGEST - self.bytes.len().min(LONGEST) {
+        if bytes.len() > self.room() {
             return Err(StreamError);
         }
         self.bytes.extend(bytes);
         Ok(())
+    }
+
+    /// Returns how many bytes [`Stream::push`] takes.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        LONGEST.saturating_sub(self.bytes.len())
     }
 
     /// Takes the next message that is whole.
