@@ -44,6 +44,7 @@ use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use e2e::{machine, namespace, statistics, stop};
 use testkit::procfs;
 
+use crate::experiments::sockets::ends::EndArguments;
 use crate::paper::PaperArguments;
 use crate::plan::Plan;
 use crate::report::Report;
@@ -90,6 +91,9 @@ struct Arguments {
 enum Command {
     /// Ask the figures of the papers, and write a page with what was published beside them
     Paper(PaperArguments),
+    /// One end of the experiment "sockets"
+    #[command(hide = true)]
+    SocketEnd(EndArguments),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -164,6 +168,13 @@ enum Experiment {
     Chain,
     /// Round trips between guests that sleep and that poll, beside OVS-DPDK
     Pingpong,
+    /// Guests whose connections become sockets of the host, beside passt, pasta, slirp4netns and
+    /// libslirp
+    User,
+    /// Checked streams of such guests while processes are killed and all is upgraded, beside passt
+    UserGaps,
+    /// Two processes with sockets over ports, beside the kernel's over TAP ports and a veth pair
+    Sockets,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -222,6 +233,9 @@ fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(Command::SocketEnd(end)) = &arguments.command {
+        return experiments::sockets::ends::run(end);
+    }
     stop::on_signals()?;
     machine::raise_open_files();
     folders::clean();
@@ -300,6 +314,9 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Rings => experiments::rings::rings(plan),
         Experiment::Chain => experiments::chain::chain(plan),
         Experiment::Pingpong => experiments::pingpong::ping_pong(plan),
+        Experiment::User => experiments::user::user(plan),
+        Experiment::UserGaps => experiments::user::gaps::gaps(plan),
+        Experiment::Sockets => experiments::sockets::sockets(plan),
         Experiment::Idle => experiments::ports::idle(plan),
         Experiment::Growth => experiments::ports::growth(plan),
     }

@@ -14,7 +14,12 @@ pub(crate) const ETHERNET: usize = 14;
 pub(crate) const LONGEST: usize = 65535 + ETHERNET;
 
 /// A way for frames.
-pub(crate) trait Wire {
+pub trait Wire {
+    /// Whether the other side cuts super-frames of TCP, so that the stack may send them.
+    fn segments(&self) -> bool {
+        true
+    }
+
     /// Puts the next frame in place of the bytes of `frame`, a private copy, and returns its
     /// header. `None`: there is none.
     fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader>;
@@ -99,8 +104,10 @@ impl<W: Wire> phy::Device for Device<W> {
         // Those of received frames are checked above.
         capabilities.checksum.tcp = Checksum::None;
         capabilities.checksum.udp = Checksum::None;
-        // smoltcp 0.14 drops super-frames of IPv6 when it sends them.
-        capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
+        if self.wire.segments() {
+            // smoltcp 0.14 drops super-frames of IPv6 when it sends them.
+            capabilities.segmentation.tcpv4 = NonZeroUsize::new(LONGEST);
+        }
         capabilities
     }
 }

@@ -21,9 +21,11 @@ pub mod posix;
 mod stack;
 
 pub use config::Config;
+pub use device::Wire;
+pub use link::{Events, Link};
 pub use net::{Error, Interest, Net};
 pub use rustix::io::Errno;
-pub use stack::{Id, Kind, Options, Received};
+pub use stack::{Id, Kind, Options, Received, Stack};
 
 /// Lines for the person in front of the program.
 pub(crate) static SAY: interpose::say::Lines = interpose::say::Lines::new("lasthop net");

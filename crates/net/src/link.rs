@@ -32,15 +32,16 @@ const ENTRIES: u16 = Shape::LONG.entries;
 const FEATURES: Features = Features::VERSION_1
     .union(Features::RING_EVENT_IDX)
     .union(Features::NET_CSUM)
-    .union(Features::NET_GUEST_CSUM)
-    .union(Features::NET_GUEST_TSO4)
+    .union(Features::NET_GUEST_CSUM);
+/// Super-frames in both directions.
+const SUPER_FRAMES: Features = Features::NET_GUEST_TSO4
     .union(Features::NET_GUEST_TSO6)
     .union(Features::NET_HOST_TSO4)
     .union(Features::NET_HOST_TSO6);
 
 /// The event descriptors of a link. They outlive it, because threads sleep on them.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub struct Events {
     /// We signal these: buffers for frames to us, and frames from us.
     kicks: [OwnedFd; 2],
     /// The switch signals it.
@@ -48,7 +49,11 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// New ones, for one link after another.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn new() -> io::Result<Self> {
         let event = || sys::event::create().map(out_of_the_way);
         Ok(Self {
             kicks: [event()?, event()?],
@@ -57,14 +62,15 @@ impl Events {
     }
 
     /// The descriptor to sleep on.
-    pub(crate) fn call(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 }
 
-/// See the module.
+/// A queue pair in memory of this process, and the session with the switch that uses it.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
     front: Front,
     events: Arc<Events>,
     /// Frames to us; all buffers are the switch's, but for the one that is copied.
@@ -72,15 +78,17 @@ pub(crate) struct Link {
     from_us: Queue,
     /// Buffers of `from_us` that are here.
     free: Vec<u16>,
+    /// The switch cuts super-frames.
+    segments: bool,
     /// The session is gone, or the switch broke a rule: nothing moves any more.
     is_lost: bool,
 }
 
 /// Connects to a port whose last client may have left a moment ago.
-fn dial(path: &Path) -> io::Result<Front> {
+fn dial(path: &Path, features: Features) -> io::Result<Front> {
     let until = Instant::now() + LEAVING;
     loop {
-        match greet(path) {
+        match greet(path, features) {
             Err(error) if is_hang_up(&error) && Instant::now() < until => {
                 std::thread::sleep(RETRY);
             }
@@ -89,13 +97,13 @@ fn dial(path: &Path) -> io::Result<Front> {
     }
 }
 
-fn greet(path: &Path) -> io::Result<Front> {
+fn greet(path: &Path, features: Features) -> io::Result<Front> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = SocketType::STREAM;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let mut front = Front::new(out_of_the_way(socket), Instant::now() + SETUP)?;
-    front.negotiate(FEATURES, ProtocolFeatures::empty(), 1)?;
+    front.negotiate(features, ProtocolFeatures::empty(), 1)?;
     Ok(front)
 }
 
@@ -106,12 +114,16 @@ pub(crate) fn is_hang_up(error: &io::Error) -> bool {
 }
 
 impl Link {
-    /// Connects to a port.
+    /// Connects to a port, with super-frames in both directions or without.
     ///
     /// # Errors
     /// The system's refusal, or the switch's.
-    pub(crate) fn open(path: &Path, events: &Arc<Events>) -> io::Result<Self> {
-        let mut front = dial(path)?;
+    pub fn open(path: &Path, events: &Arc<Events>, super_frames: bool) -> io::Result<Self> {
+        let features = match super_frames {
+            true => FEATURES.union(SUPER_FRAMES),
+            false => FEATURES,
+        };
+        let mut front = dial(path, features)?;
         let file = front::region::file("lasthop-net", Shape::LONG, 1)?;
         let region = Arc::new(Region::over(out_of_the_way(file), Shape::LONG, 1)?);
         let mut link = Self {
@@ -119,6 +131,7 @@ impl Link {
             to_us: Queue::new(Arc::clone(&region), 0, Direction::Inbound),
             from_us: Queue::new(Arc::clone(&region), 1, Direction::Outbound),
             free: (0..ENTRIES).rev().collect(),
+            segments: super_frames,
             is_lost: false,
             front: {
                 front.share(region.file(), region.size())?;
@@ -155,12 +168,14 @@ impl Link {
     }
 
     /// The session's socket. It has something to read when the switch is gone.
-    pub(crate) fn session(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn session(&self) -> BorrowedFd<'_> {
         self.front.as_fd()
     }
 
     /// Whether nothing moves any more.
-    pub(crate) fn is_lost(&self) -> bool {
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
@@ -170,7 +185,7 @@ impl Link {
     }
 
     /// Shows the switch what was sent and taken, and wakes it if it sleeps.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         if self.is_lost {
             return;
         }
@@ -186,7 +201,7 @@ impl Link {
 
     /// Requests a call for the next frame; without room, for room, because no frame is taken
     /// without. `true`: it is there already.
-    pub(crate) fn arm(&mut self) -> bool {
+    pub fn arm(&mut self) -> bool {
         let has_room = self.has_room();
         if self.is_lost {
             return false;
@@ -220,6 +235,10 @@ impl Link {
 }
 
 impl Wire for Link {
+    fn segments(&self) -> bool {
+        self.segments
+    }
+
     fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader> {
         frame.clear();
         while !self.is_lost {

@@ -238,7 +238,7 @@ impl Net {
     /// See [`Error`].
     pub fn plug_in(config: Config) -> Result<Arc<Self>, Error> {
         let events = Arc::new(Events::new().map_err(Error::System)?);
-        let link = Link::open(&config.socket, &events).map_err(|error| {
+        let link = Link::open(&config.socket, &events, true).map_err(|error| {
             let is_busy = is_hang_up(&error);
             if is_busy {
                 Error::Busy
@@ -728,7 +728,7 @@ impl Net {
             if self.lock().is_over {
                 return;
             }
-            if let Ok(link) = Link::open(&self.config.socket, &self.events) {
+            if let Ok(link) = Link::open(&self.config.socket, &self.events, true) {
                 let mut state = self.lock();
                 state.stack.device.wire = link;
                 crate::posix::session_is(state.stack.device.wire.session().as_raw_fd());

@@ -114,8 +114,9 @@ struct Addressing {
     has_dns: bool,
 }
 
-/// See the module.
-pub(crate) struct Stack<W> {
+/// Sockets without descriptors, threads and clocks, whose calls do not wait. Times are those of one
+/// clock of the caller's.
+pub struct Stack<W> {
     pub(crate) device: Device<W>,
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -167,7 +168,8 @@ impl Body {
 
 impl<W: Wire> Stack<W> {
     /// A stack with the settings of a plug-in; `seed`: random.
-    pub(crate) fn new(wire: W, config: &Config, seed: u64, now: Duration) -> Self {
+    #[must_use]
+    pub fn new(wire: W, config: &Config, seed: u64, now: Duration) -> Self {
         let now = instant(now);
         let mut device = Device::new(wire, config.mtu);
         let mac = EthernetAddress(config.hardware_address());
@@ -246,7 +248,7 @@ impl<W: Wire> Stack<W> {
 
     /// Handles the frames that have come, sends what there is to send, and counts events. `true`:
     /// something may have changed.
-    pub(crate) fn poll(&mut self, now: Duration) -> bool {
+    pub fn poll(&mut self, now: Duration) -> bool {
         self.now = instant(now);
         self.interface.poll_maintenance(self.now);
         let mut has_changed = false;
@@ -287,8 +289,13 @@ impl<W: Wire> Stack<W> {
         true
     }
 
+    /// The way of its frames.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.device.wire
+    }
+
     /// Time until [`Stack::poll`] is to be called without a frame. `None`: never.
-    pub(crate) fn delay(&mut self, now: Duration) -> Option<Duration> {
+    pub fn delay(&mut self, now: Duration) -> Option<Duration> {
         if !self.device.wire.has_room() {
             // The stack would send at once. The switch's call comes before, if it is alive.
             return Some(NO_ROOM);
@@ -399,7 +406,7 @@ impl<W: Wire> Stack<W> {
     ///
     /// # Errors
     /// `EMFILE`: there are too many.
-    pub(crate) fn open(&mut self, kind: Kind) -> Result<Id, Errno> {
+    pub fn open(&mut self, kind: Kind) -> Result<Id, Errno> {
         let body = match kind {
             Kind::Stream => Body::Stream(Stream::Idle),
             Kind::Datagram => {
@@ -411,7 +418,7 @@ impl<W: Wire> Stack<W> {
     }
 
     /// Closes a socket. A connection ends by itself, after what was sent.
-    pub(crate) fn close(&mut self, id: Id) {
+    pub fn close(&mut self, id: Id) {
         let Some(socket) = self.slots.get_mut(id).and_then(Option::take) else {
             return;
         };
@@ -500,7 +507,7 @@ impl<W: Wire> Stack<W> {
     ///
     /// # Errors
     /// Those of connect(2).
-    pub(crate) fn connect(&mut self, id: Id, to: SocketAddr) -> Result<(), Errno> {
+    pub fn connect(&mut self, id: Id, to: SocketAddr) -> Result<(), Errno> {
         let result = match self.socket(id)?.body {
             Body::Stream(_) => self.connect_stream(id, to),
             Body::Datagrams(_) => self.connect_datagrams(id, to),
@@ -524,12 +531,7 @@ impl<W: Wire> Stack<W> {
     ///
     /// # Errors
     /// Those of sendto(2); `EAGAIN`: no room.
-    pub(crate) fn send(
-        &mut self,
-        id: Id,
-        bytes: &[u8],
-        to: Option<SocketAddr>,
-    ) -> Result<usize, Errno> {
+    pub fn send(&mut self, id: Id, bytes: &[u8], to: Option<SocketAddr>) -> Result<usize, Errno> {
         let result = match self.socket(id)?.body {
             Body::Stream(_) => self.send_stream(id, bytes),
             Body::Datagrams(_) => self.send_datagram(id, bytes, to),
@@ -542,12 +544,7 @@ impl<W: Wire> Stack<W> {
     ///
     /// # Errors
     /// Those of recvfrom(2); `EAGAIN`: nothing is there.
-    pub(crate) fn receive(
-        &mut self,
-        id: Id,
-        bytes: &mut [u8],
-        peek: bool,
-    ) -> Result<Received, Errno> {
+    pub fn receive(&mut self, id: Id, bytes: &mut [u8], peek: bool) -> Result<Received, Errno> {
         let result = match self.socket(id)?.body {
             Body::Stream(_) => self.receive_stream(id, bytes, peek),
             Body::Datagrams(_) => self.receive_datagram(id, bytes, peek),
@@ -576,7 +573,8 @@ impl<W: Wire> Stack<W> {
     }
 
     /// The events of poll(2) that a socket has.
-    pub(crate) fn events(&self, id: Id) -> i16 {
+    #[must_use]
+    pub fn events(&self, id: Id) -> i16 {
         let Ok(socket) = self.socket(id) else {
             return libc::POLLNVAL;
         };
@@ -619,7 +617,7 @@ impl<W: Wire> Stack<W> {
     }
 
     /// Takes the error of a socket (`SO_ERROR`).
-    pub(crate) fn take_error(&mut self, id: Id) -> Option<Errno> {
+    pub fn take_error(&mut self, id: Id) -> Option<Errno> {
         let error = self.socket_mut(id).ok()?.error.take();
         self.note(id);
         error
@@ -650,12 +648,18 @@ impl<W: Wire> Stack<W> {
     }
 
     /// The options of a socket.
-    pub(crate) fn options(&self, id: Id) -> Result<Options, Errno> {
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn options(&self, id: Id) -> Result<Options, Errno> {
         self.socket(id).map(|socket| socket.options)
     }
 
     /// Sets the options of a socket.
-    pub(crate) fn set_options(&mut self, id: Id, options: Options) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn set_options(&mut self, id: Id, options: Options) -> Result<(), Errno> {
         let socket = self.socket_mut(id)?;
         socket.options = options;
         match &socket.body {

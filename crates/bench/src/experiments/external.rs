@@ -16,8 +16,8 @@ use testkit::lean::Histogram;
 
 use self::guests::Guests;
 pub(crate) use self::load::Load;
-pub(crate) use self::world::Way;
-use self::world::{Used, World};
+use self::world::Used;
+pub(crate) use self::world::{FAR, Namespace, Way, World};
 use crate::hugepages::HugePages;
 use crate::peers::Kind;
 use crate::placement::{Placement, round_trip};

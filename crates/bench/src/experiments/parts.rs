@@ -9,6 +9,7 @@ use crate::peers::Kind;
 use crate::placement::{Placement, round_trip};
 use crate::plan::{Plan, progress};
 use crate::report::{Body, Report};
+use crate::statistics::median;
 use crate::stop;
 
 /// One part of an experiment.
@@ -46,6 +47,13 @@ pub(crate) struct Sample {
     pub(crate) trips_ns: [f64; 2],
     /// `None`: the cores were at different places before and after.
     pub(crate) placement: Option<Placement>,
+}
+
+/// Bound of an aim.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
 }
 
 /// Measurements that are being taken.
@@ -135,6 +143,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// The last sample.
+    pub(crate) fn last(&self) -> Option<&Sample> {
+        self.samples.last()
+    }
+
     /// The placement of the last sample.
     pub(crate) fn placement(&self) -> Option<Placement> {
         self.samples.last()?.placement
@@ -154,12 +167,85 @@ impl<'a> Run<'a> {
         self.samples.push(sample);
     }
 
+    /// The same, of another way.
+    pub(crate) fn add_way(&mut self, part: &'static Part, way: &str, value: f64) {
+        self.add(part, value);
+        if let Some(last) = self.samples.last_mut() {
+            way.clone_into(&mut last.way);
+        }
+    }
+
     /// The same, at another place.
     pub(crate) fn add_at(&mut self, part: &'static Part, x: f64, value: f64) {
         self.add(part, value);
         if let Some(last) = self.samples.last_mut() {
             last.x = x;
         }
+    }
+
+    /// Adds a note.
+    pub(crate) fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+
+    /// The median of a way's samples at this place, with near cores if there are such.
+    pub(crate) fn median(&self, part: &Part, x: f64, way: &str) -> Option<(f64, Placement)> {
+        let at = |placement| Some((self.median_at(part, x, way, placement)?, placement));
+        [Placement::Near, Placement::Far].into_iter().find_map(at)
+    }
+
+    fn median_at(&self, part: &Part, x: f64, way: &str, placement: Placement) -> Option<f64> {
+        let is_here = |sample: &&Sample| {
+            let is_same = sample.part == part && sample.x == x && sample.way == way;
+            is_same && sample.placement == Some(placement)
+        };
+        let here = self.samples.iter().filter(is_here);
+        let values: Vec<f64> = here.map(|sample| sample.value).collect();
+        median(&values)
+    }
+
+    /// The quotient of two ways' medians at this place, with near cores if both have such.
+    pub(crate) fn ratio(
+        &self,
+        part: &Part,
+        x: f64,
+        [of, to]: [&str; 2],
+    ) -> Option<(f64, Placement)> {
+        let at = |placement| {
+            let of = self.median_at(part, x, of, placement)?;
+            let to = self.median_at(part, x, to, placement)?;
+            (to > 0.0).then_some((of / to, placement))
+        };
+        [Placement::Near, Placement::Far].into_iter().find_map(at)
+    }
+
+    /// Notes whether an aim is met.
+    pub(crate) fn aim(
+        &mut self,
+        what: &str,
+        seen: Option<(f64, Placement)>,
+        bound: Bound,
+        unit: &str,
+    ) {
+        let aim = match bound {
+            Bound::AtLeast(least) => format!("at least {least}{unit}"),
+            Bound::AtMost(most) => format!("at most {most}{unit}"),
+        };
+        let result = match seen {
+            None => "not measured".to_owned(),
+            Some((value, placement)) => {
+                let is_met = match bound {
+                    Bound::AtLeast(least) => value >= least,
+                    Bound::AtMost(most) => value <= most,
+                };
+                let verdict = if is_met { "met" } else { "missed" };
+                format!(
+                    "{verdict}, {value:.2}{unit} with {} cores",
+                    placement.name()
+                )
+            }
+        };
+        self.note(&format!("aim: {what}: {aim}: {result}"));
     }
 
     pub(crate) fn report(self, title: &str) -> Report {

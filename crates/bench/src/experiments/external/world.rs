@@ -23,8 +23,8 @@ use crate::process::{self, Process, run, words};
 use crate::{folders, procfs, stop};
 
 /// The addresses of the two namespaces that talk.
-pub(super) const NEAR: &str = "10.1.0.1";
-pub(super) const FAR: &str = "10.1.0.9";
+pub(crate) const NEAR: &str = "10.1.0.1";
+pub(crate) const FAR: &str = "10.1.0.9";
 const START: Duration = Duration::from_secs(20);
 
 /// A switch, and how it leads out.
@@ -160,11 +160,16 @@ impl Way {
 }
 
 /// A network namespace, held by a process that sleeps.
-pub(super) struct Namespace(Process);
+pub(crate) struct Namespace(Process);
 
 impl Namespace {
-    pub(super) fn new(name: &str, folder: &Path) -> Result<Self> {
-        let words = words("unshare --net sleep infinity");
+    pub(crate) fn new(name: &str, folder: &Path) -> Result<Self> {
+        Self::by("unshare --net", name, folder)
+    }
+
+    /// One that these words make, in front of a program that is in it.
+    pub(crate) fn by(prefix: &str, name: &str, folder: &Path) -> Result<Self> {
+        let words = words(&format!("{prefix} sleep infinity"));
         let holder = process::start(name, &[], &words, &folder.join(name))?;
         let namespace = Self(holder);
         let own = std::fs::read_link("/proc/self/ns/net")?;
@@ -181,28 +186,33 @@ impl Namespace {
         Ok(namespace)
     }
 
-    pub(super) fn path(&self) -> String {
-        format!("/proc/{}/ns/net", self.0.pid())
+    /// The process that holds it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.pid())
     }
 
     /// Words of a command line that runs in it.
-    pub(super) fn command(&self, command: &str) -> String {
+    pub(crate) fn command(&self, command: &str) -> String {
         format!("nsenter --net={} {command}", self.path())
     }
 
-    pub(super) fn run(&self, command: &str) -> Result<String> {
+    pub(crate) fn run(&self, command: &str) -> Result<String> {
         let none: [(&str, &Path); 0] = [];
         run(&words(&self.command(command)), &none)
     }
 
     /// Gives an interface its address, and switches it on.
-    fn address(&self, interface: &str, address: &str) -> Result<()> {
+    pub(crate) fn address(&self, interface: &str, address: &str) -> Result<()> {
         self.run(&format!("ip address add {address}/24 dev {interface}"))?;
         self.run(&format!("ip link set {interface} up")).map(drop)
     }
 
     /// Does something in it; sockets that are made there stay there.
-    pub(super) fn inside<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub(crate) fn inside<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let file = std::fs::File::open(self.path())?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -234,17 +244,17 @@ pub(super) enum Switch {
 }
 
 /// See the module.
-pub(super) struct World {
+pub(crate) struct World {
     switch: Switch,
-    pub(super) near: Namespace,
-    pub(super) far: Namespace,
+    pub(crate) near: Namespace,
+    pub(crate) far: Namespace,
     host: Namespace,
     folder: TempDir,
 }
 
 impl World {
     /// A switch between the namespaces, with a way through it.
-    pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
+    pub(crate) fn start(plan: &Plan, way: Way) -> Result<Self> {
         let folder = folders::new("external")?;
         let namespace = |name| Namespace::new(name, folder.path());
         let mut world = Self {
@@ -267,7 +277,7 @@ impl World {
 
     /// The veth pair to the far namespace.
     fn wire(&self) -> Result<()> {
-        let far = self.far.0.pid();
+        let far = self.far.pid();
         let pair = format!("ip link add up0 type veth peer name far0 netns {far}");
         self.host.run(&pair)?;
         self.host.run("ip link set up0 up")?;
@@ -324,7 +334,7 @@ impl World {
             vsctl(&format!(
                 "add-port br0 {name} -- set Interface {name} type=internal"
             ))?;
-            let pid = namespace.0.pid();
+            let pid = namespace.pid();
             self.host.run(&format!("ip link set {name} netns {pid}"))?;
             namespace.address(name, address)?;
         }
@@ -357,7 +367,7 @@ impl World {
 
     /// The veth pair to the near namespace, where the switch makes no TAP device.
     fn near_wire(&self) -> Result<()> {
-        let near = self.near.0.pid();
+        let near = self.near.pid();
         let pair = format!("ip link add down0 type veth peer name near0 netns {near}");
         self.host.run(&pair)?;
         self.host.run("ip link set down0 up")?;
@@ -365,7 +375,7 @@ impl World {
     }
 
     fn native(&self) -> Result<()> {
-        let far = self.far.0.pid();
+        let far = self.far.pid();
         let pair = format!("ip link add near0 type veth peer name far0 netns {far}");
         self.near.run(&pair)?;
         self.near.address("near0", NEAR)?;
