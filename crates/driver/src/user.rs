@@ -26,6 +26,7 @@ mod kept;
 mod memory;
 mod questions;
 mod reports;
+mod sends;
 mod settings;
 mod sockets;
 mod streams;
@@ -69,6 +70,7 @@ use kept::Keeper;
 pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
 use memory::Bytes;
 use questions::{Questions, Reply};
+use sends::Sends;
 pub(crate) use settings::SettingsError;
 use sockets::{Progress, Sockets};
 
@@ -184,6 +186,7 @@ pub(crate) struct UserWorker {
     echoes: Echoes,
     forwards: Forwards,
     waiting: Waiting,
+    sends: Sends,
     counters: Counters,
 }
 
@@ -285,6 +288,7 @@ impl UserWorker {
                 datagrams: VecDeque::new(),
                 young: VecDeque::new(),
             },
+            sends: Sends::default(),
             counters: Counters {
                 flows_max: bounds.flows,
                 ..Counters::default()
@@ -465,12 +469,23 @@ impl UserWorker {
                 return Err(WorkerError::Short(used.len));
             }
             let bytes = Bytes::of(&self.from_switch.queue, used.id, 0, used.len);
+            let sends = self.sends.count();
             self.frame(bytes, now);
-            let room = self.from_switch.queue.place().shape.buffer;
-            self.from_switch.queue.submit(used.id, 0, room);
+            if self.sends.count() == sends {
+                self.free(used.id);
+            } else {
+                self.sends.hold(used.id);
+            }
             count += 1;
         }
+        self.flush(now);
         Ok(count > 0)
+    }
+
+    /// Gives the switch a buffer back.
+    fn free(&mut self, id: u16) {
+        let room = self.from_switch.queue.place().shape.buffer;
+        self.from_switch.queue.submit(id, 0, room);
     }
 
     /// Handles a frame of a guest, with its virtio header.
@@ -500,6 +515,12 @@ impl UserWorker {
             }
         }
         self.perform(actions, Some(frame), now);
+    }
+
+    /// Counts a frame that was refused, and tells the guest.
+    fn refuse(&mut self, frame: Bytes, refusal: Refusal, now: Nanos) {
+        self.counters.refuse(refusal);
+        self.send_error(&copy_of(frame), refusal, now);
     }
 
     /// Tells a guest that its frame was refused.

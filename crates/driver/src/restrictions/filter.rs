@@ -55,7 +55,7 @@ const USER: &[Allowed] = &[
     sockets(&[libc::AF_INET as u32, libc::AF_INET6 as u32], "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
     call(libc::SYS_connect, "the same; finding the host's own addresses"),
-    requests(libc::SYS_setsockopt, OPTIONS, "the place from which bytes are peeked, resets"),
+    requests(libc::SYS_setsockopt, OPTIONS, "the place from which bytes are peeked, datagrams that come together"),
     call(libc::SYS_shutdown, "a guest has closed its half of a connection"),
     call(libc::SYS_bind, "random ports of questions at resolvers"),
     call(libc::SYS_getsockname, "finding the host's own addresses"),
@@ -63,15 +63,19 @@ const USER: &[Allowed] = &[
 ];
 
 /// Levels of options of sockets (setsockopt(2)) that have a use.
-const OPTIONS: &[u32] = &[libc::SOL_SOCKET as u32, libc::IPPROTO_TCP as u32];
+const OPTIONS: &[u32] = &[
+    libc::SOL_SOCKET as u32,
+    libc::IPPROTO_TCP as u32,
+    libc::SOL_UDP as u32,
+];
 
 /// System calls that all drivers need.
 #[rustfmt::skip]
 const LIST: &[Allowed] = &[
     call(libc::SYS_read, "frames of a TAP device; replies of the switch"),
     call(libc::SYS_write, "frames for a TAP device; kicks; the log"),
-    call(libc::SYS_recvmmsg, "frames of a packet socket"),
-    call(libc::SYS_sendmmsg, "frames for a packet socket"),
+    call(libc::SYS_recvmmsg, "frames of a packet socket; datagrams"),
+    call(libc::SYS_sendmmsg, "frames for a packet socket; datagrams"),
     call(libc::SYS_epoll_pwait2, "waiting for frames and buffers"),
     call(libc::SYS_clock_nanosleep, "a pause in which frames gather"),
     call(libc::SYS_epoll_ctl, "notification of room in the interface, on or off"),

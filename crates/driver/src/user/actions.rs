@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 
-use rustix::io::Errno;
-use usernet::network::Refusal;
 use usernet::{Action, Failure, FlowId, Nanos, Payload, SocketEvent, Target};
 
 use super::memory::Bytes;
-use super::{UserWorker, YOUNG, copy_of};
+use super::{UserWorker, YOUNG};
 
 impl UserWorker {
     /// Carries out actions, and those that follow from them. `frame` is the frame at hand.
@@ -88,13 +86,10 @@ impl UserWorker {
                 payload,
                 segment,
             } => {
-                if let Some(bytes) = of_frame(payload)
-                    && let Err(refusal) = self.send_to(flow, target, (bytes, segment), now)
+                if let Some((bytes, frame)) = of_frame(payload).zip(frame)
+                    && let Err(refusal) = self.send_to(flow, target, (bytes, segment), frame, now)
                 {
-                    self.counters.refuse(refusal);
-                    if let Some(frame) = frame {
-                        self.send_error(&copy_of(frame), refusal, now);
-                    }
+                    self.refuse(frame, refusal, now);
                 }
             }
         }
@@ -180,36 +175,5 @@ impl UserWorker {
             self.counters.totals.from_guests += u64::from(taken);
         }
         self.report(flow, event, now, more);
-    }
-
-    fn send_to(
-        &mut self,
-        flow: FlowId,
-        target: Target,
-        (bytes, segment): (Bytes, u16),
-        now: Nanos,
-    ) -> Result<(), Refusal> {
-        let to = match target {
-            Target::Outside(to) => match self.sockets.is_own(to.ip(), now) {
-                Ok(false) => to,
-                Ok(true) => return Err(Refusal::Denied),
-                Err(_) => return Err(Refusal::Unreachable),
-            },
-            Target::Host(to) | Target::Peer(to) => to,
-            Target::Resolver => return Err(Refusal::Unreachable),
-        };
-        self.counters.frames.sent.calls += 1;
-        let Some(socket) = self.sockets.get(flow) else {
-            return Err(Refusal::Flows);
-        };
-        match socket.send_to(bytes, to, segment) {
-            Ok(()) => {
-                self.counters.totals.from_guests += bytes.len() as u64;
-                Ok(())
-            }
-            // The system cannot send a datagram that is longer than the way permits.
-            Err(Errno::MSGSIZE) => Ok(()),
-            Err(_) => Err(Refusal::Unreachable),
-        }
     }
 }

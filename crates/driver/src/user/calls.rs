@@ -39,43 +39,77 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: Bytes) -> Result<usize, Errno>
     })
 }
 
-/// Sends bytes as one datagram, or as several of `segment` bytes if that is not 0.
-pub(super) fn send_to(
-    socket: BorrowedFd<'_>,
-    bytes: Bytes,
-    to: SocketAddr,
-    segment: u16,
-) -> Result<(), Errno> {
-    let (mut name, name_len) = to_raw(to);
-    let mut piece = libc::iovec {
-        iov_base: bytes.pointer().cast(),
-        iov_len: bytes.len(),
-    };
-    let mut control = [0u64; 4];
-    let mut message = message(&mut piece, 1);
-    message.msg_name = (&raw mut name).cast();
-    message.msg_namelen = name_len;
-    if segment != 0 {
-        message.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: the macros compute with their argument only.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
-        // SAFETY: the control buffer is aligned and longer than `CMSG_SPACE(2)`, so that there is a
-        // first header with two bytes behind it.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_UDP;
-            (*header).cmsg_type = libc::UDP_SEGMENT;
-            (*header).cmsg_len = libc::CMSG_LEN(2) as _;
-            ptr::copy_nonoverlapping(segment.to_ne_bytes().as_ptr(), libc::CMSG_DATA(header), 2);
-        }
-    }
-    // SAFETY: name, piece and control buffer live until the call returns, with the given lengths;
-    // the bytes are mapped, and only the system reads them.
-    count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) }).map(drop)
-}
-
 /// Most messages of a call.
 pub(super) const MANY: usize = 16;
+
+/// A datagram to send, or several of `segment` bytes if that is not 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Datagram {
+    pub(super) bytes: Bytes,
+    pub(super) to: SocketAddr,
+    pub(super) segment: u16,
+}
+
+/// Room for control data of a message.
+type Control = [u64; 8];
+
+/// Sends the first of these datagrams, as many as the system takes and a call has; returns their
+/// number.
+pub(super) fn send_many(socket: BorrowedFd<'_>, all: &[Datagram]) -> Result<usize, Errno> {
+    // SAFETY: zero is a value of these C structures.
+    let mut messages: [libc::mmsghdr; MANY] = unsafe { mem::zeroed() };
+    // SAFETY: as above.
+    let mut names: [libc::sockaddr_storage; MANY] = unsafe { mem::zeroed() };
+    // SAFETY: as above.
+    let mut pieces: [libc::iovec; MANY] = unsafe { mem::zeroed() };
+    let mut controls = [Control::default(); MANY];
+    for (at, datagram) in all.iter().take(MANY).enumerate() {
+        let name_len;
+        (names[at], name_len) = to_raw(datagram.to);
+        pieces[at].iov_base = datagram.bytes.pointer().cast();
+        pieces[at].iov_len = datagram.bytes.len();
+        let header = &mut messages[at].msg_hdr;
+        *header = message(&raw mut pieces[at], 1);
+        header.msg_name = (&raw mut names[at]).cast();
+        header.msg_namelen = name_len;
+        if datagram.segment != 0 {
+            header.msg_control = controls[at].as_mut_ptr().cast();
+            put_segment(header, datagram.segment);
+        }
+    }
+    let most = all.len().min(MANY);
+    // SAFETY: names, pieces and control buffers live until the call returns, with the given
+    // lengths; the bytes are mapped, and only the system reads them.
+    count(unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            messages.as_mut_ptr(),
+            most as libc::c_uint,
+            FLAGS,
+        ) as isize
+    })
+}
+
+/// Writes the control data by which the system cuts a message; its buffer is a [`Control`].
+fn put_segment(message: &mut libc::msghdr, segment: u16) {
+    // SAFETY: the macros compute with their argument only.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
+    // SAFETY: the control buffer is aligned and longer than `CMSG_SPACE(2)`, so that there is a
+    // first header with two bytes behind it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(message);
+        (*header).cmsg_level = libc::SOL_UDP;
+        (*header).cmsg_type = libc::UDP_SEGMENT;
+        (*header).cmsg_len = libc::CMSG_LEN(2) as _;
+        ptr::copy_nonoverlapping(segment.to_ne_bytes().as_ptr(), libc::CMSG_DATA(header), 2);
+    }
+}
+
+/// Has the system hand out several datagrams of one sender as one message. Systems without it hand
+/// out each by itself.
+pub(super) fn coalesce(socket: BorrowedFd<'_>) {
+    let _ = set_number(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+}
 
 /// What came to a UDP socket.
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +122,6 @@ pub(super) struct Received {
     pub(super) segment: u16,
     pub(super) from: SocketAddr,
 }
-
-/// Room for the control data of a received message.
-type Control = [u64; 8];
 
 /// Receives what has come into these places, one by one until the first without; returns the number
 /// of messages. One with an address that is none is not in `got`.
@@ -150,7 +181,7 @@ fn control(header: &libc::msghdr, level: libc::c_int, kind: libc::c_int) -> Opti
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(data) = next.as_ref() {
             if (data.cmsg_level, data.cmsg_type) == (level, kind) {
-                let len = (data.cmsg_len as usize).checked_sub(libc::CMSG_LEN(0) as usize)?;
+                let len = data.cmsg_len.checked_sub(libc::CMSG_LEN(0) as usize)?;
                 return Some(std::slice::from_raw_parts(libc::CMSG_DATA(next), len));
             }
             next = libc::CMSG_NXTHDR(header, next);
@@ -215,13 +246,27 @@ pub(super) fn discard(socket: BorrowedFd<'_>, len: usize) -> Result<usize, Errno
 
 /// Sets the offset from which [`peek`] reads.
 pub(super) fn set_peek_offset(socket: BorrowedFd<'_>, offset: u32) -> Result<(), Errno> {
-    let value = offset as libc::c_int;
-    // SAFETY: the option reads one int, whose length is given.
+    set_number(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_PEEK_OFF,
+        offset as libc::c_int,
+    )
+}
+
+/// Sets an option that is a number.
+fn set_number(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> Result<(), Errno> {
+    // SAFETY: the options of the callers read one int, whose length is given.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEEK_OFF,
+            level,
+            option,
             (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )

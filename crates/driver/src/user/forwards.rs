@@ -1,7 +1,7 @@
 //! Forwards: ports of the host that lead to guests. The supervisor has made their sockets.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use channel::driving::{ForwardProtocol, UserForward, UserNetwork};
@@ -13,6 +13,7 @@ use usernet::network::Network;
 use usernet::services::Services;
 use wire::MacAddr;
 
+use super::calls;
 use super::events::{Kind, Tag};
 
 /// A forward with its listening socket.
@@ -82,7 +83,10 @@ impl Forwards {
             // Connections are accepted one an event, datagrams are received until there is none.
             let events = match forward.spec.listen.protocol {
                 ForwardProtocol::Tcp => EventFlags::IN,
-                ForwardProtocol::Udp => EventFlags::IN | EventFlags::ET,
+                ForwardProtocol::Udp => {
+                    calls::coalesce(forward.socket.as_fd());
+                    EventFlags::IN | EventFlags::ET
+                }
             };
             epoll::add(&self.epoll, &forward.socket, tag.data(), events)?;
         }

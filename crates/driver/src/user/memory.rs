@@ -12,6 +12,10 @@ pub(super) struct Bytes {
     len: usize,
 }
 
+// SAFETY: the memory is no thread's own: it is mapped for as long as the queue is, which moves with
+// the worker that has both, and its bytes are only copied.
+unsafe impl Send for Bytes {}
+
 impl Bytes {
     /// `len` bytes from `start` of buffer `id`.
     ///

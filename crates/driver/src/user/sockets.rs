@@ -163,6 +163,7 @@ impl Sockets {
             Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let fd = open(any, SocketType::DGRAM)?;
+        calls::coalesce(fd.as_fd());
         self.insert(flow, fd, Progress::Datagrams, None)?;
         if let Some(socket) = self.get(flow) {
             socket.udp_headers = match family {
@@ -379,25 +380,6 @@ impl Socket {
             Ok(taken) => Ok(taken as u32),
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Sends a datagram, or several of `segment` bytes.
-    ///
-    /// # Errors
-    /// The system's refusal; frames for which it has no memory now are lost.
-    pub(super) fn send_to(&self, bytes: Bytes, to: SocketAddr, segment: u16) -> Result<(), Errno> {
-        match calls::send_to(self.fd.as_fd(), bytes, to, segment) {
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(()),
-            // The system cannot cut it: each datagram has its call.
-            Err(Errno::INVAL | Errno::IO) if segment != 0 => {
-                let segment = usize::from(segment);
-                (0..bytes.len()).step_by(segment).try_for_each(|start| {
-                    let part = bytes.part(start, segment.min(bytes.len() - start));
-                    part.map_or(Ok(()), |part| self.send_to(part, to, 0))
-                })
-            }
-            sent => sent,
         }
     }
 

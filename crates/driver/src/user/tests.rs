@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -133,17 +134,27 @@ impl World {
 
     /// A frame of the guest.
     fn give(&mut self, frame: &PacketBuilder) {
-        let frame = [vec![0; net::LEN], frame.build()].concat();
+        self.put(NetHeader::default(), frame);
+        self.turn();
+    }
+
+    /// The same with a header, which waits for the worker's next turn.
+    fn put(&mut self, header: NetHeader, frame: &PacketBuilder) {
+        let frame = [header.encode().to_vec(), frame.build()].concat();
         let (id, address, ..) = self.from_switch.take().unwrap();
         let place = self.region.pointer(address, frame.len() as u64);
         // SAFETY: `pointer` checked the bounds, and the buffer is available to us.
         unsafe { std::slice::from_raw_parts_mut(place, frame.len()) }.copy_from_slice(&frame);
         self.from_switch.give(id.into(), frame.len() as u32);
-        self.turn();
     }
 
     /// The next frame for the guest.
     fn take(&mut self) -> Vec<u8> {
+        self.take_with_header().1
+    }
+
+    /// The same with its virtio header.
+    fn take_with_header(&mut self) -> (NetHeader, Vec<u8>) {
         let start = Instant::now();
         loop {
             if let Some((id, address, len, _)) = self.to_switch.take() {
@@ -151,7 +162,8 @@ impl World {
                 // SAFETY: as above.
                 let bytes = unsafe { std::slice::from_raw_parts(place, len as usize) }.to_vec();
                 self.to_switch.give(id.into(), 0);
-                return bytes[net::LEN..].to_vec();
+                let (header, frame) = bytes.split_first_chunk().unwrap();
+                return (NetHeader::decode(header), frame.to_vec());
             }
             assert!(start.elapsed() < LIMIT, "no frame");
             self.turn();
@@ -496,6 +508,116 @@ fn datagrams_come_by_a_forward_and_answers_go_to_their_peers() {
     world.turn();
     assert!(world.worker.translator.is_empty());
     UdpSocket::bind(address).unwrap();
+}
+
+/// A datagram to a service of the host.
+fn to_service(port: u16, payload: &[u8]) -> PacketBuilder {
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
+    frame.udp(2000, port).payload(payload)
+}
+
+#[test]
+fn datagrams_that_come_together_leave_by_one_call_and_come_by_one() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    server.set_read_timeout(Some(LIMIT)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut world = World::new(&format!("udp {port}"));
+    for n in 0..40u8 {
+        world.put(NetHeader::default(), &to_service(port, &[n; 20]));
+    }
+    world.turn();
+    // Sixteen a call.
+    assert_eq!(world.worker.counters.frames.sent.calls, 3);
+    let mut bytes = [0; 2048];
+    let mut from = None;
+    for n in 0..40 {
+        let (len, sender) = server.recv_from(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], [n; 20]);
+        from = Some(sender);
+    }
+    let calls = world.worker.counters.frames.received.calls;
+    for n in 0..40 {
+        server.send_to(&[n; 30], from.unwrap()).unwrap();
+    }
+    for n in 0..40 {
+        assert!(world.take().ends_with(&[n; 30]));
+    }
+    // One more may find that there is nothing.
+    assert!(world.worker.counters.frames.received.calls - calls <= 4);
+    // Between two sockets they leave in order.
+    let other = |n: u8| {
+        let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
+        frame.udp(2001, port).payload(&[n])
+    };
+    for n in 0..3 {
+        world.put(NetHeader::default(), &to_service(port, &[n]));
+        world.put(NetHeader::default(), &other(n));
+    }
+    world.turn();
+    assert_eq!(world.worker.counters.frames.sent.calls, 9);
+    for n in [0, 0, 1, 1, 2, 2] {
+        assert_eq!(server.recv(&mut bytes).unwrap(), 1);
+        assert_eq!(bytes[0], n);
+    }
+    // All buffers are the switch's again.
+    for n in 0..=u8::MAX {
+        world.give(&to_service(port, &[n]));
+        assert_eq!(server.recv(&mut bytes).unwrap(), 1);
+    }
+}
+
+#[test]
+fn super_frames_of_datagrams_are_cut_by_the_system_and_put_together_by_it() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    server.set_read_timeout(Some(LIMIT)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut world = World::new(&format!("udp {port}"));
+    let header = NetHeader {
+        gso_type: net::GSO_UDP_L4,
+        gso_size: 1000,
+        ..NetHeader::default()
+    };
+    let payload: Vec<u8> = (0..3500u32).map(|n| (n % 251) as u8).collect();
+    world.put(header, &to_service(port, &payload));
+    world.turn();
+    assert_eq!(world.worker.counters.frames.sent.calls, 1);
+    let mut bytes = [0; 2048];
+    let mut from = None;
+    for part in payload.chunks(1000) {
+        let (len, sender) = server.recv_from(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], *part);
+        from = Some(sender);
+    }
+    // The kernel hands a message of several on over loopback.
+    let whole = world.worker.from_switch.queue.place().shape.buffer;
+    assert!(whole > 65_535 + 256, "{whole}");
+    send_several(&server, &payload, from.unwrap(), 1000);
+    let mut got: Vec<u8> = Vec::new();
+    let mut super_frames = 0;
+    while got.len() < payload.len() {
+        let (header, frame) = world.take_with_header();
+        super_frames += u32::from(header.gso_type == net::GSO_UDP_L4 && header.gso_size == 1000);
+        got.extend(&frame[42..]);
+    }
+    assert_eq!(got, payload);
+    assert_eq!(super_frames, 1);
+}
+
+/// Sends datagrams of `segment` bytes by one call.
+fn send_several(socket: &UdpSocket, bytes: &[u8], to: SocketAddr, segment: u16) {
+    let value = i32::from(segment);
+    // SAFETY: the option reads one int.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const value).cast(),
+            4,
+        )
+    };
+    assert_eq!(set, 0);
+    assert_eq!(socket.send_to(bytes, to).unwrap(), bytes.len());
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub struct UserSpec {
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct ForwardSpec {
     /// Protocol (`tcp` or `udp`), address and port on which the host listens, like
-    /// `tcp 127.0.0.1:2222` or `udp [::1]:5000-5009`.
+    /// `tcp 127.0.0.1:2222` or `udp 127.0.0.1:5000-5009`.
     pub listen: String,
     /// A port of the switch by name, or an address of the network, and the first of the guest's
     /// ports, like `vm1:22`.

@@ -1,0 +1,165 @@
+//! Datagrams of guests on their way to sockets: those of one socket that come together leave by one
+//! call. Their bytes stay in the buffers of the switch until then.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use usernet::network::Refusal;
+use usernet::{FlowId, Nanos, Target};
+
+use super::UserWorker;
+use super::calls::{self, Datagram, MANY};
+use super::memory::Bytes;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Sends {
+    /// The socket of those that wait.
+    socket: Option<Arc<OwnedFd>>,
+    waiting: Vec<Datagram>,
+    /// The frames in which they came, in the same order.
+    frames: Vec<Bytes>,
+    /// The buffers of these frames.
+    buffers: Vec<u16>,
+    /// Datagrams that there ever were.
+    count: u64,
+}
+
+impl Sends {
+    /// Number of datagrams that there ever were: it says whether a frame was one.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Keeps the buffer of the frame that was the last datagram.
+    pub(super) fn hold(&mut self, buffer: u16) {
+        self.buffers.push(buffer);
+    }
+
+    /// Returns whether those that wait leave first.
+    fn is_before(&self, socket: &Arc<OwnedFd>) -> bool {
+        let is_same = |own: &Arc<OwnedFd>| Arc::ptr_eq(own, socket);
+        self.waiting.len() == MANY || !self.socket.as_ref().is_none_or(is_same)
+    }
+}
+
+impl UserWorker {
+    /// Has a datagram of a guest leave with those that follow for the same socket, or several of
+    /// `segment` bytes.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn send_to(
+        &mut self,
+        flow: FlowId,
+        target: Target,
+        (bytes, segment): (Bytes, u16),
+        frame: Bytes,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let to = self.address_of(target, now)?;
+        let socket = self.sockets.get(flow).ok_or(Refusal::Flows)?;
+        let (socket, _) = socket.receiver();
+        if self.sends.is_before(&socket) {
+            self.flush(now);
+        }
+        let datagram = Datagram { bytes, to, segment };
+        self.sends.waiting.push(datagram);
+        self.sends.frames.push(frame);
+        self.sends.socket = Some(socket);
+        self.sends.count += 1;
+        Ok(())
+    }
+
+    fn address_of(&mut self, target: Target, now: Nanos) -> Result<SocketAddr, Refusal> {
+        match target {
+            Target::Outside(to) => match self.sockets.is_own(to.ip(), now) {
+                Ok(false) => Ok(to),
+                Ok(true) => Err(Refusal::Denied),
+                Err(_) => Err(Refusal::Unreachable),
+            },
+            Target::Host(to) | Target::Peer(to) => Ok(to),
+            Target::Resolver => Err(Refusal::Unreachable),
+        }
+    }
+
+    /// Sends the datagrams that wait, and gives their buffers back.
+    pub(super) fn flush(&mut self, now: Nanos) {
+        let Some(socket) = self.sends.socket.take() else {
+            return;
+        };
+        let mut waiting = std::mem::take(&mut self.sends.waiting);
+        let mut frames = std::mem::take(&mut self.sends.frames);
+        let (mut at, mut is_again) = (0, false);
+        while at < waiting.len() {
+            self.counters.frames.sent.calls += 1;
+            let sent = calls::send_many(socket.as_fd(), &waiting[at..]);
+            match sent {
+                Ok(sent) => {
+                    let sent = sent.max(1);
+                    let len = |of: &Datagram| of.bytes.len() as u64;
+                    let bytes: u64 = waiting[at..].iter().take(sent).map(len).sum();
+                    self.counters.totals.from_guests += bytes;
+                    at += sent;
+                }
+                // The error may be of a datagram before: a call reports it, and sends nothing.
+                Err(_) if !is_again => {
+                    is_again = true;
+                    continue;
+                }
+                Err(error) => {
+                    self.unsent(&socket, waiting[at], (frames[at], error), now);
+                    at += 1;
+                }
+            }
+            is_again = false;
+        }
+        waiting.clear();
+        frames.clear();
+        (self.sends.waiting, self.sends.frames) = (waiting, frames);
+        while let Some(buffer) = self.sends.buffers.pop() {
+            self.free(buffer);
+        }
+    }
+
+    /// The system has not sent a datagram.
+    fn unsent(
+        &mut self,
+        socket: &OwnedFd,
+        datagram: Datagram,
+        (frame, error): (Bytes, Errno),
+        now: Nanos,
+    ) {
+        let Datagram { bytes, to, segment } = datagram;
+        let refused = match error {
+            // It has no memory now, as any network may.
+            Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM => false,
+            // The system cannot cut it: each datagram is sent by itself.
+            Errno::INVAL | Errno::IO if segment != 0 => {
+                let segment = usize::from(segment);
+                let mut starts = (0..bytes.len()).step_by(segment);
+                let is_sent = |start| {
+                    let len = segment.min(bytes.len() - start);
+                    bytes.part(start, len).is_some_and(|bytes| {
+                        self.counters.frames.sent.calls += 1;
+                        let one = Datagram {
+                            bytes,
+                            to,
+                            segment: 0,
+                        };
+                        calls::send_many(socket.as_fd(), &[one]).is_ok()
+                    })
+                };
+                !starts.all(is_sent)
+            }
+            // It is longer than the way permits.
+            Errno::MSGSIZE => false,
+            _ => true,
+        };
+        if refused {
+            self.refuse(frame, Refusal::Unreachable, now);
+        }
+    }
+}
