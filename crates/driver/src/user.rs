@@ -14,6 +14,7 @@
 //! There is one thread, whatever the number of guests: addresses, mappings and leases are those of
 //! the whole network.
 
+mod accepted;
 mod actions;
 mod calls;
 mod datagrams;
@@ -59,6 +60,7 @@ use wire::virtio::net::{self, NetHeader};
 
 use crate::frames::{BATCH, HEADER};
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
+use accepted::Accepted;
 use datagrams::Source;
 use echoes::{Echoes, Request};
 use events::Tag;
@@ -140,6 +142,8 @@ struct Waiting {
     datagrams: VecDeque<Source>,
     /// Flows that are to outlive the process from a time on, the oldest first.
     young: VecDeque<(Nanos, FlowId)>,
+    /// Connections whose guest is asked for.
+    accepted: Accepted,
 }
 
 /// The part of a predecessor that is left, and the way to leave the same to a successor.
@@ -287,6 +291,7 @@ impl UserWorker {
                 turns: Turns::new(secret),
                 datagrams: VecDeque::new(),
                 young: VecDeque::new(),
+                accepted: Accepted::default(),
             },
             sends: Sends::default(),
             counters: Counters {
@@ -539,7 +544,10 @@ impl UserWorker {
         };
         let frame = copy_of(frame);
         let answer = match self.services.frame(&frame, checksum, now) {
-            Ok(Handled::Here(answer)) => answer.map(Reply::Frame),
+            Ok(Handled::Here(answer)) => {
+                self.lead_waiting(now);
+                answer.map(Reply::Frame)
+            }
             Ok(Handled::Dns { client, message }) => {
                 self.update_names(now);
                 self.questions.ask(client, &message, now)
@@ -673,6 +681,9 @@ impl UserWorker {
         if self.echoes.deadline().is_some_and(|at| at <= now) {
             self.echoes.expire(now);
         }
+        if self.waiting.accepted.deadline().is_some_and(|at| at <= now) {
+            self.lead_waiting(now);
+        }
     }
 
     /// The time at which something is due.
@@ -682,6 +693,7 @@ impl UserWorker {
             self.translator.deadline(),
             self.questions.deadline(),
             self.echoes.deadline(),
+            self.waiting.accepted.deadline(),
             advertisement,
             self.waiting.young.front().map(|(due, _)| *due),
         ];

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use channel::driving::ForwardProtocol;
 use rustix::event::epoll::{Event, EventFlags};
-use usernet::network::Refusal;
 use usernet::{Failure, Nanos, SocketEvent};
 use wire::MacAddr;
 use wire::virtio::net::NetHeader;
@@ -55,40 +54,11 @@ impl UserWorker {
     fn forward_event(&mut self, tag: Tag, now: Nanos) {
         match self.forwards.protocol(tag) {
             Some(ForwardProtocol::Tcp) => self.accept(tag, now),
-            Some(ForwardProtocol::Udp) => {
-                if !self.forwards.set_queued(tag, true) {
-                    self.waiting.datagrams.push_back(Source::Forward(tag));
-                }
+            Some(ForwardProtocol::Udp) if !self.forwards.set_queued(tag, true) => {
+                self.waiting.datagrams.push_back(Source::Forward(tag));
             }
-            None => {}
+            Some(ForwardProtocol::Udp) | None => {}
         }
-    }
-
-    /// Accepts a connection of a forward; others have their turn between. One that leads to no
-    /// known guest is reset.
-    fn accept(&mut self, tag: Tag, now: Nanos) {
-        let Some((socket, peer)) = self.forwards.accept(tag) else {
-            return;
-        };
-        let mut actions = Vec::new();
-        let ends = self.guest_of(tag, now).zip(self.forwards.seen(peer));
-        let flow = ends.ok_or(Refusal::Unreachable).and_then(|(guest, peer)| {
-            let room = sockets::room_of(&socket);
-            self.translator
-                .accepted(now, guest, peer, room, &mut actions)
-        });
-        match flow {
-            Ok(flow) => {
-                if self.sockets.accepted(flow, socket).is_err() {
-                    self.report(flow, SocketEvent::Reset, now, &mut actions);
-                }
-            }
-            Err(refusal) => {
-                self.counters.refuse(refusal);
-                let _ = rustix::net::connect_unspec(&socket);
-            }
-        }
-        self.perform(actions, None, now);
     }
 
     /// Returns the guest that a forward leads to. One whose station is not known is asked for it.
@@ -97,9 +67,7 @@ impl UserWorker {
         match self.forwards.guest(tag, desired, &self.services, now) {
             Found::Guest(guest, station) => Some((guest, station)),
             Found::Ask(address) => {
-                if let Some(frame) = self.services.ask(address) {
-                    self.guests.send(NetHeader::default(), &frame);
-                }
+                self.ask(address);
                 None
             }
             Found::Nothing => None,

@@ -1,7 +1,7 @@
 //! A worker between a switch that is played here, and services of this host on its loopback.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -449,16 +449,30 @@ fn udp_forward(to: &str) -> (Forward, std::net::SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
     let address = socket.local_addr().unwrap();
+    let forward = forward(ForwardProtocol::Udp, address, to, socket.into());
+    (forward, address)
+}
+
+fn tcp_forward(to: &str) -> (Forward, std::net::SocketAddr) {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    let forward = forward(ForwardProtocol::Tcp, address, to, socket.into());
+    (forward, address)
+}
+
+fn forward(
+    protocol: ForwardProtocol,
+    address: std::net::SocketAddr,
+    to: &str,
+    socket: OwnedFd,
+) -> Forward {
     let spec = UserForward {
-        listen: Listen {
-            protocol: ForwardProtocol::Udp,
-            address,
-        },
+        listen: Listen { protocol, address },
         to: to.to_owned(),
         port: 53,
     };
-    let socket = socket.into();
-    (Forward { spec, socket }, address)
+    Forward { spec, socket }
 }
 
 /// A program of the host that sends to a forward.
@@ -628,12 +642,7 @@ fn a_forward_asks_for_a_guest_that_is_not_known() {
     world.turn();
     let peer = peer(address);
     peer.send(b"lost").unwrap();
-    let request = world.take();
-    let parsed = Parsed::parse(&request, request.len());
-    let L3::Arp { target_ip, .. } = parsed.l3 else {
-        panic!("{parsed:?}");
-    };
-    assert_eq!(target_ip, Ipv4Addr::new(10, 0, 2, 30));
+    take_question(&mut world);
     assert_eq!(world.worker.counters.frames.rejected_by_interface, 1);
     let station = MacAddr([0x52, 0x54, 0, 0, 0, 30]);
     let answer = PacketBuilder::new(station, MacAddr([0xff; 6]));
@@ -642,6 +651,54 @@ fn a_forward_asks_for_a_guest_that_is_not_known() {
     peer.send(b"found").unwrap();
     let frame = world.take();
     assert!(frame.starts_with(&station.0) && frame.ends_with(b"found"));
+}
+
+/// Takes the question for 10.0.2.30, the guest of these tests.
+fn take_question(world: &mut World) {
+    let request = world.take();
+    let parsed = Parsed::parse(&request, request.len());
+    let L3::Arp { target_ip, .. } = parsed.l3 else {
+        panic!("{parsed:?}");
+    };
+    assert_eq!(target_ip, Ipv4Addr::new(10, 0, 2, 30));
+}
+
+#[test]
+fn a_connection_waits_until_its_guest_has_said_where_it_is() {
+    let mut world = World::new("tcp 1");
+    let (forward, address) = tcp_forward("10.0.2.30");
+    world.worker.orders.put_forwards(vec![forward]);
+    world.turn();
+    let peer = TcpStream::connect(address).unwrap();
+    take_question(&mut world);
+    // Without an answer it is asked again.
+    take_question(&mut world);
+    let station = MacAddr([0x52, 0x54, 0, 0, 0, 30]);
+    let answer = PacketBuilder::new(station, MacAddr([0xff; 6]));
+    world.give(&answer.arp_request([10, 0, 2, 30], GATEWAY_IP));
+    let frames = [world.take(), world.take()];
+    let syn = frames.iter().find(|frame| frame[12..14] == [8, 0]).unwrap();
+    assert!(syn.starts_with(&station.0), "{syn:?}");
+    assert_eq!(TcpView::new_checked(&syn[34..]).unwrap().flags(), SYN);
+    assert_eq!(world.worker.counters.frames.rejected_by_interface, 0);
+    drop(peer);
+}
+
+#[test]
+fn a_connection_to_a_guest_that_is_not_there_is_reset() {
+    let mut world = World::new("tcp 1");
+    let (forward, address) = tcp_forward("10.0.2.30");
+    world.worker.orders.put_forwards(vec![forward]);
+    world.turn();
+    let mut peer = TcpStream::connect(address).unwrap();
+    (0..4).for_each(|_| take_question(&mut world));
+    let start = Instant::now();
+    while world.worker.counters.frames.rejected_by_interface == 0 {
+        assert!(start.elapsed() < LIMIT, "the connection stays");
+        world.turn();
+    }
+    let error = peer.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[test]
