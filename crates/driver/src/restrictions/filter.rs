@@ -55,7 +55,7 @@ const USER: &[Allowed] = &[
     sockets(&[libc::AF_INET as u32, libc::AF_INET6 as u32], "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
     call(libc::SYS_connect, "the same; finding the host's own addresses"),
-    requests(libc::SYS_setsockopt, OPTIONS, "the place from which bytes are peeked, datagrams that come together"),
+    requests(libc::SYS_setsockopt, OPTIONS, "peeking, datagrams that come together, errors"),
     call(libc::SYS_shutdown, "a guest has closed its half of a connection"),
     call(libc::SYS_bind, "random ports of questions at resolvers"),
     call(libc::SYS_getsockname, "finding the host's own addresses"),
@@ -67,6 +67,8 @@ const OPTIONS: &[u32] = &[
     libc::SOL_SOCKET as u32,
     libc::IPPROTO_TCP as u32,
     libc::SOL_UDP as u32,
+    libc::SOL_IP as u32,
+    libc::SOL_IPV6 as u32,
 ];
 
 /// System calls that all drivers need.

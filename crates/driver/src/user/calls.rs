@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use rustix::io::Errno;
+use usernet::services::IcmpError;
 use usernet::{Counters, Progress};
 
 use super::memory::Bytes;
@@ -188,6 +189,81 @@ fn control(header: &libc::msghdr, level: libc::c_int, kind: libc::c_int) -> Opti
         }
     }
     None
+}
+
+/// A datagram that was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Undelivered {
+    /// Where it was to go.
+    pub(super) to: SocketAddr,
+    /// Bytes that came back of it.
+    pub(super) len: usize,
+    pub(super) error: IcmpError,
+}
+
+/// Has the system keep errors about datagrams of a socket for [`next_error`] (ip(7), ipv6(7)).
+pub(super) fn keep_errors(socket: BorrowedFd<'_>, is_v4: bool) -> Result<(), Errno> {
+    let (level, option) = match is_v4 {
+        true => (libc::SOL_IP, libc::IP_RECVERR),
+        false => (libc::SOL_IPV6, libc::IPV6_RECVERR),
+    };
+    set_number(socket, level, option, 1)
+}
+
+/// Takes the oldest error of a socket, and what came back of the datagram. `None`: it is none that a
+/// guest gets.
+pub(super) fn next_error(
+    socket: BorrowedFd<'_>,
+    quoted: &mut [u8],
+) -> Result<Option<Undelivered>, Errno> {
+    // SAFETY: zero is a value of this C structure.
+    let mut name: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut room = [0u64; 16];
+    let mut piece = libc::iovec {
+        iov_base: quoted.as_mut_ptr().cast(),
+        iov_len: quoted.len(),
+    };
+    let mut header = message(&raw mut piece, 1);
+    header.msg_name = (&raw mut name).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    header.msg_control = room.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&room) as _;
+    let flags = FLAGS | libc::MSG_ERRQUEUE;
+    // SAFETY: name, piece and control buffer live until the call returns, with the given lengths.
+    let len = count(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })?;
+    let data = control(&header, libc::SOL_IP, libc::IP_RECVERR)
+        .or_else(|| control(&header, libc::SOL_IPV6, libc::IPV6_RECVERR));
+    let found = of_raw(&name).zip(data.and_then(error_of));
+    Ok(found.map(|(to, error)| Undelivered { to, len, error }))
+}
+
+/// Returns the error for the guest of a `struct sock_extended_err` (`linux/errqueue.h`).
+fn error_of(data: &[u8]) -> Option<IcmpError> {
+    const ORIGIN_LOCAL: u8 = 1;
+    const ORIGIN_ICMP: u8 = 2;
+    const ORIGIN_ICMP6: u8 = 3;
+    let (number, rest) = data.split_first_chunk::<4>()?;
+    let [origin, kind, _, _, info @ ..] = rest else {
+        return None;
+    };
+    // Destination unreachable, packet too big: others, such as the end of a time to live that was
+    // the host's, are not about what the guest has sent.
+    let concerns_guest = match *origin {
+        ORIGIN_LOCAL => true,
+        ORIGIN_ICMP => *kind == 3,
+        ORIGIN_ICMP6 => matches!(kind, 1 | 2),
+        _ => false,
+    };
+    let number = Errno::from_raw_os_error(i32::from_ne_bytes(*number));
+    let error = match number {
+        Errno::CONNREFUSED => IcmpError::Port,
+        Errno::MSGSIZE => IcmpError::TooBig(u32::from_ne_bytes(*info.first_chunk()?)),
+        Errno::NETUNREACH => IcmpError::Network,
+        Errno::ACCESS | Errno::PERM => IcmpError::Prohibited,
+        Errno::HOSTUNREACH | Errno::HOSTDOWN => IcmpError::Host,
+        _ => return None,
+    };
+    concerns_guest.then_some(error)
 }
 
 /// Reads without consuming, from the socket's peek offset on; returns the number of bytes, 0 at the
@@ -422,6 +498,32 @@ fn of_raw(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the system has them: errno, origin, type, code, a pad, and the MTU.
+    #[test]
+    fn errors_are_those_that_concern_the_guest() {
+        let error = |errno: Errno, origin: u8, kind: u8, mtu: u32| {
+            let number = errno.raw_os_error().to_ne_bytes();
+            let bytes = [
+                &number[..],
+                &[origin, kind, 0, 0],
+                &mtu.to_ne_bytes(),
+                &[0; 4],
+            ];
+            error_of(&bytes.concat())
+        };
+        assert_eq!(error(Errno::CONNREFUSED, 2, 3, 0), Some(IcmpError::Port));
+        assert_eq!(error(Errno::HOSTUNREACH, 2, 3, 0), Some(IcmpError::Host));
+        assert_eq!(error(Errno::ACCESS, 3, 1, 0), Some(IcmpError::Prohibited));
+        let too_big = Some(IcmpError::TooBig(1400));
+        for (origin, kind) in [(1, 0), (2, 3), (3, 2)] {
+            assert_eq!(error(Errno::MSGSIZE, origin, kind, 1400), too_big);
+        }
+        // The time to live of the host's packet ended; a time stamp; bytes that are none.
+        assert_eq!(error(Errno::HOSTUNREACH, 2, 11, 0), None);
+        assert_eq!(error(Errno::NOMSG, 4, 0, 0), None);
+        assert_eq!(error_of(&[0; 7]), None);
+    }
 
     #[test]
     fn addresses_keep_their_values() {

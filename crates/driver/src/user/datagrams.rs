@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use usernet::network::Refusal;
 use usernet::{Datagrams, FlowId, Forwarded, Headers, Nanos, Target};
 use wire::ethernet;
+use wire::virtio::net::NetHeader;
 
 use super::UserWorker;
 use super::calls::{self, MANY, Received};
@@ -17,6 +18,11 @@ use super::sockets::{HEADERS_V4, HEADERS_V6};
 
 /// Most errors of a socket that are passed by for what has come.
 const ERRORS_MAX: usize = 4;
+
+/// Most errors of a socket that are reported at once.
+const REPORTS_MAX: usize = 64;
+/// Bytes of a datagram that an error quotes.
+const QUOTED: usize = 512;
 
 /// A socket with datagrams for guests.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +125,37 @@ impl UserWorker {
         count
     }
 
+    /// Tells guests of datagrams that a socket could not deliver.
+    pub(super) fn report_errors(&mut self, source: Source, now: Nanos) {
+        let Some(by) = self.receiver(source) else {
+            return;
+        };
+        let mut quoted = [0; QUOTED];
+        for _ in 0..REPORTS_MAX {
+            let Ok(error) = calls::next_error(by.socket.as_fd(), &mut quoted) else {
+                break;
+            };
+            let Some(calls::Undelivered { to, len, error }) = error else {
+                continue;
+            };
+            let flow = match (source, by.listen) {
+                (Source::Flow(flow), _) => Some(flow),
+                (Source::Forward(_), listen) => listen.and_then(|listen| {
+                    let from = Forwarded { listen, peer: to };
+                    self.translator.flow_of(&from)
+                }),
+            };
+            let datagram = flow.and_then(|flow| self.translator.undelivered(flow, target(to)));
+            let frame = datagram.and_then(|datagram| {
+                let quoted = &quoted[..len.min(QUOTED)];
+                self.errors.undelivered(now, &datagram, quoted, error)
+            });
+            if let Some(frame) = frame {
+                self.guests.send(NetHeader::default(), &frame);
+            }
+        }
+    }
+
     /// The socket has no more: an event follows.
     fn set_drained(&mut self, source: Source) {
         match source {
@@ -171,13 +208,7 @@ impl UserWorker {
         now: Nanos,
     ) -> Option<Headers> {
         match (by.source, by.listen) {
-            (Source::Flow(flow), _) => {
-                let target = match peer.ip().is_loopback() {
-                    true => Target::Host(peer),
-                    false => Target::Outside(peer),
-                };
-                self.translator.datagram(now, flow, target, datagrams)
-            }
+            (Source::Flow(flow), _) => self.translator.datagram(now, flow, target(peer), datagrams),
             (Source::Forward(tag), Some(listen)) => {
                 let headers = self.guest_of(tag, now).and_then(|guest| {
                     let from = Forwarded { listen, peer };
@@ -200,5 +231,13 @@ impl UserWorker {
             }
             (Source::Forward(_), None) => None,
         }
+    }
+}
+
+/// The other end of a mapping's datagram.
+fn target(peer: SocketAddr) -> Target {
+    match peer.ip().is_loopback() {
+        true => Target::Host(peer),
+        false => Target::Outside(peer),
     }
 }

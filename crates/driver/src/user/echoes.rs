@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
@@ -14,10 +14,12 @@ use rustix::net::{
 };
 use usernet::Nanos;
 use usernet::network::{Network, Refusal};
+use usernet::services::IcmpError;
 use wire::build::PacketBuilder;
 use wire::packet::L3;
 use wire::{MacAddr, Parsed, icmp};
 
+use super::calls;
 use super::events::{Kind, Tag};
 
 /// Types of messages (RFC 792; RFC 4443).
@@ -32,6 +34,8 @@ const GUEST_MAX: usize = 32;
 const IDLE: Nanos = 60_000_000_000;
 /// Room for a reply of any length.
 const MESSAGE: usize = 1 << 16;
+/// Bytes of a request that an error quotes.
+const QUOTED: usize = 512;
 /// Bytes of headers in front of the data of a reply.
 const HEADERS: usize = 40 + icmp::HEADER_LEN;
 
@@ -162,6 +166,8 @@ impl Echoes {
             Errno::MFILE | Errno::NFILE => Refusal::Flows,
             _ => Refusal::Protocol,
         })?;
+        // Without it a request that is not delivered gets no error.
+        let _ = calls::keep_errors(fd.as_fd(), sequence.guest.is_ipv4());
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         let tag = Tag::new(Kind::Echo, number, number);
@@ -176,6 +182,37 @@ impl Echoes {
         };
         self.open.insert(number, echo);
         Ok(number)
+    }
+
+    /// Takes the next error about a request that concerns its guest; returns the frame of the
+    /// request.
+    pub(super) fn next_error(&mut self, tag: Tag) -> Option<(Vec<u8>, IcmpError)> {
+        let echo = self.open.get(&tag.index());
+        let echo = echo.filter(|echo| echo.serial == tag.serial())?;
+        let mut quoted = [0; QUOTED];
+        loop {
+            let error = calls::next_error(echo.fd.as_fd(), &mut quoted).ok()?;
+            let Some(calls::Undelivered { to, len, error }) = error else {
+                continue;
+            };
+            // The system has replaced the identifier.
+            let quoted = &quoted[..len.min(QUOTED)];
+            let Some((&[kind, code, _, _, _, _, high, low], data)) = quoted.split_first_chunk()
+            else {
+                continue;
+            };
+            let sequence = echo.sequence;
+            let [id_high, id_low] = sequence.id.to_be_bytes();
+            let rest = [id_high, id_low, high, low];
+            let builder = PacketBuilder::new(sequence.station, self.network.mac());
+            let builder = match (sequence.guest, to.ip()) {
+                (IpAddr::V4(guest), IpAddr::V4(to)) => builder.ipv4(guest, to),
+                (IpAddr::V6(guest), IpAddr::V6(to)) => builder.ipv6(guest, to),
+                _ => continue,
+            };
+            let frame = builder.icmp(kind, code, rest).payload(data).build();
+            return Some((frame, error));
+        }
     }
 
     /// Reads a reply; returns its frame.

@@ -84,7 +84,9 @@ impl Forwards {
             let events = match forward.spec.listen.protocol {
                 ForwardProtocol::Tcp => EventFlags::IN,
                 ForwardProtocol::Udp => {
-                    calls::coalesce(forward.socket.as_fd());
+                    let socket = forward.socket.as_fd();
+                    calls::coalesce(socket);
+                    calls::keep_errors(socket, forward.spec.listen.address.is_ipv4())?;
                     EventFlags::IN | EventFlags::ET
                 }
             };

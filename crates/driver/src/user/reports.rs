@@ -31,33 +31,50 @@ impl UserWorker {
         }
         let now = now();
         for event in events {
-            let tag = Tag::of(event.data);
+            let (tag, flags) = (Tag::of(event.data), event.flags);
             match tag.kind() {
                 Kind::Wake => {}
-                Kind::Flow => self.flow_event(tag, event.flags, now),
+                Kind::Flow => self.flow_event(tag, flags, now),
                 Kind::Question => {
                     let reply = self.questions.event(tag, now);
                     self.reply(reply, now);
                 }
                 Kind::Echo => {
+                    if flags.contains(EventFlags::ERR) {
+                        self.report_echo_errors(tag, now);
+                    }
                     if let Some(frame) = self.echoes.event(tag) {
                         self.guests.send(NetHeader::default(), &frame);
                     }
                 }
-                Kind::Forward => self.forward_event(tag, now),
+                Kind::Forward => self.forward_event(tag, flags, now),
             }
         }
         Ok(())
     }
 
+    /// Tells a guest of echo requests that were not delivered.
+    fn report_echo_errors(&mut self, tag: Tag, now: Nanos) {
+        while let Some((request, error)) = self.echoes.next_error(tag) {
+            if let Some(frame) = self.errors.about(now, &request, error) {
+                self.guests.send(NetHeader::default(), &frame);
+            }
+        }
+    }
+
     /// Something has come to the socket of a forward.
-    fn forward_event(&mut self, tag: Tag, now: Nanos) {
+    fn forward_event(&mut self, tag: Tag, flags: EventFlags, now: Nanos) {
         match self.forwards.protocol(tag) {
             Some(ForwardProtocol::Tcp) => self.accept(tag, now),
-            Some(ForwardProtocol::Udp) if !self.forwards.set_queued(tag, true) => {
-                self.waiting.datagrams.push_back(Source::Forward(tag));
+            Some(ForwardProtocol::Udp) => {
+                if flags.contains(EventFlags::ERR) {
+                    self.report_errors(Source::Forward(tag), now);
+                }
+                if !self.forwards.set_queued(tag, true) {
+                    self.waiting.datagrams.push_back(Source::Forward(tag));
+                }
             }
-            Some(ForwardProtocol::Udp) | None => {}
+            None => {}
         }
     }
 
@@ -90,6 +107,9 @@ impl UserWorker {
             Progress::Datagrams => {
                 if !std::mem::replace(&mut socket.is_queued, true) {
                     self.waiting.datagrams.push_back(Source::Flow(flow));
+                }
+                if flags.contains(EventFlags::ERR) {
+                    self.report_errors(Source::Flow(flow), now);
                 }
                 return;
             }

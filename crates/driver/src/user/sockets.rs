@@ -164,6 +164,7 @@ impl Sockets {
         };
         let fd = open(any, SocketType::DGRAM)?;
         calls::coalesce(fd.as_fd());
+        calls::keep_errors(fd.as_fd(), family == Family::V4)?;
         self.insert(flow, fd, Progress::Datagrams, None)?;
         if let Some(socket) = self.get(flow) {
             socket.udp_headers = match family {

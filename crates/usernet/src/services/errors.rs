@@ -55,7 +55,12 @@ impl Errors {
     ) -> Option<Vec<u8>> {
         let payload = &payload[..payload.len().min(RETURNED)];
         let frame = again(&self.network, datagram, payload)?;
-        let answer = icmp::error(&self.network, &frame, error)?;
+        self.about(now, &frame, error)
+    }
+
+    /// Returns the error about a whole frame that a socket could not deliver.
+    pub fn about(&mut self, now: Nanos, frame: &[u8], error: IcmpError) -> Option<Vec<u8>> {
+        let answer = icmp::error(&self.network, frame, error)?;
         self.limited(now, answer)
     }
 

@@ -1,0 +1,184 @@
+//! Questions of guests, and connections to the DNS server.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::thread;
+
+use super::*;
+
+/// A question about an address.
+fn question(id: u8, name: &[u8]) -> Vec<u8> {
+    let head = [0, id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    [&head[..], name, &[0, 1, 0, 1]].concat()
+}
+
+/// The same over TCP.
+fn framed(id: u8, name: &[u8]) -> Vec<u8> {
+    let question = question(id, name);
+    [&[0, question.len() as u8][..], &question[..]].concat()
+}
+
+const OWN_NAME: &[u8] = b"\x03vm1\x08internal\0";
+const DNS: ([u8; 4], u16) = ([10, 0, 2, 3], 53);
+
+/// Messages over TCP that come to the guest, until the end of the stream or `count` of them.
+fn messages(world: &mut World, (mut own, mut next): (u32, u32), count: usize) -> Vec<Vec<u8>> {
+    let (mut bytes, mut all) = (Vec::new(), Vec::new());
+    while all.len() < count {
+        let segment = Segment::of(&world.take());
+        own = own.max(segment.ack);
+        assert!(segment.seq <= next, "a gap");
+        let known = (next - segment.seq) as usize;
+        let new = segment.payload.get(known..).unwrap_or_default();
+        bytes.extend(new);
+        next += new.len() as u32;
+        if !new.is_empty() {
+            world.segment_to(DNS, (own, next, ACK), b"");
+        }
+        while let Some(end) = bytes.first_chunk().map(|len| 2 + u16::from_be_bytes(*len)) {
+            if bytes.len() < end.into() {
+                break;
+            }
+            all.push(bytes.drain(..usize::from(end)).skip(2).collect());
+        }
+        if segment.flags & FIN != 0 {
+            break;
+        }
+    }
+    all
+}
+
+#[test]
+fn questions_by_tcp_are_answered_here_or_by_a_resolver() {
+    let resolver = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = resolver.local_addr().unwrap();
+    // Answers each question by an empty message, a byte at a time.
+    let answering = thread::spawn(move || {
+        for _ in 0..2 {
+            let mut stream = resolver.accept().unwrap().0;
+            stream.set_nodelay(true).unwrap();
+            let mut len = [0; 2];
+            stream.read_exact(&mut len).unwrap();
+            let mut message = vec![0; u16::from_be_bytes(len).into()];
+            stream.read_exact(&mut message).unwrap();
+            message[2] |= 0x80;
+            for byte in [&len[..], &message].concat() {
+                stream.write_all(&[byte]).unwrap();
+            }
+        }
+    });
+    let mut world = World::new("tcp 1");
+    world.worker.name(now());
+    let zone = settings::zone(
+        &world.worker.desired.network,
+        world.worker.services.leases(),
+    );
+    world.worker.questions.set(zone, vec![address]);
+    world.worker.desired.names_until = Nanos::MAX;
+    let next = world.connect_to(DNS);
+    // Several at once, the last in parts.
+    let other = b"\x03far\x04test\0";
+    let all = [
+        framed(1, OWN_NAME),
+        framed(2, other),
+        framed(3, OWN_NAME),
+        framed(4, other),
+    ];
+    let all = all.concat();
+    let mut own = IRS + 1;
+    for part in [&all[..90], &all[90..91], &all[91..]] {
+        world.segment_to(DNS, (own, next, ACK), part);
+        own += part.len() as u32;
+    }
+    let mut answers = messages(&mut world, (own, next), 4);
+    answers.sort_by_key(|answer| answer[1]);
+    assert_eq!([0, 1, 2, 3].map(|at| answers[at][1]), [1, 2, 3, 4]);
+    assert!(answers[0].ends_with(&GUEST_IP) && answers[2].ends_with(&GUEST_IP));
+    assert_eq!(answers[1][..4], [0, 2, 0x81, 0]);
+    answering.join().unwrap();
+    // Bytes that are no question end the connection.
+    world.segment_to(DNS, (own, next, ACK), &[0, 0]);
+    let reset = loop {
+        let segment = Segment::of(&world.take());
+        if segment.flags & RST != 0 {
+            break segment;
+        }
+    };
+    assert!(reset.seq > next && world.worker.translator.is_empty());
+    assert!(!world.worker.questions.has_any());
+}
+
+#[test]
+fn a_connection_to_the_dns_server_ends_after_its_answers() {
+    let mut world = World::new("tcp 1");
+    let next = world.connect_to(DNS);
+    let asked = framed(1, OWN_NAME).repeat(3);
+    world.segment_to(DNS, (IRS + 1, next, ACK | FIN), &asked);
+    let answers = messages(&mut world, (IRS + 1, next), 4);
+    assert_eq!(answers.len(), 3);
+    let end = IRS + 2 + asked.len() as u32;
+    let len: usize = answers.iter().map(|answer| answer.len() + 2).sum();
+    world.segment_to(DNS, (end, next + len as u32 + 1, ACK), b"");
+    assert!(!world.worker.questions.has_any());
+}
+
+#[test]
+fn an_idle_connection_to_the_dns_server_ends() {
+    let mut world = World::new("tcp 1");
+    world.connect_to(DNS);
+    let later = now() + 11_000_000_000;
+    world.worker.expire(later);
+    let ended = Segment::of(&world.take());
+    assert_eq!(ended.flags & (FIN | RST), FIN);
+    // The guest does not end it.
+    world.worker.expire(later + 11_000_000_000);
+    let reset = loop {
+        let segment = Segment::of(&world.take());
+        if segment.flags & FIN == 0 {
+            break segment;
+        }
+    };
+    assert_eq!(reset.flags & RST, RST);
+    assert!(!world.worker.questions.has_any());
+}
+
+#[test]
+fn connections_to_the_dns_server_are_bounded() {
+    let mut streams = streams::Streams::default();
+    let mut translator = Translator::new(world_settings());
+    let mut flows = Vec::new();
+    for port in 1..=9 {
+        let fields = TcpFields {
+            src_port: port,
+            dst_port: 53,
+            seq: IRS,
+            ack: 0,
+            flags: SYN,
+            ..TcpFields::default()
+        };
+        let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, DNS.0);
+        let frame = frame.tcp(fields).build();
+        let mut out = Vec::new();
+        translator.frame(0, &frame, frame.len(), &NetHeader::default(), &mut out);
+        let [Action::Connect(flow, _)] = out[..] else {
+            panic!("{out:?}");
+        };
+        flows.push(flow);
+    }
+    let guest = (SocketAddr::from((GUEST_IP, 1)), GUEST);
+    let opened = flows.iter().map(|flow| streams.open(*flow, guest, 0));
+    let opened: Vec<bool> = opened.map(|room| room.is_some()).collect();
+    assert_eq!(opened, [[true; 8].as_slice(), &[false]].concat());
+    streams.close(flows[0]);
+    assert!(streams.open(flows[8], guest, 0).is_some());
+}
+
+#[test]
+fn a_name_is_answered_here() {
+    let mut world = World::new("tcp 1");
+    let question = question(9, OWN_NAME);
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, [10, 0, 2, 3]);
+    world.give(&frame.udp(2000, 53).payload(&question));
+    let answer = world.take();
+    assert!(answer.ends_with(&GUEST_IP), "{answer:?}");
+}
