@@ -289,6 +289,11 @@ impl<W: Wire> Stack<W> {
         true
     }
 
+    /// Sets the bytes of each buffer of the connections that are opened from here on.
+    pub fn set_buffer(&mut self, bytes: usize) {
+        self.buffer = bytes;
+    }
+
     /// The way of its frames.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.device.wire

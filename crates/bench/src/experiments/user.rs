@@ -92,6 +92,10 @@ static MEMORY: Part = Part {
 const FLOWS: [usize; 2] = [1, 64];
 /// Open connections whose memory is looked at.
 const OPEN: usize = 128;
+/// Bytes of each buffer of a connection; less for many with short frames, because the client has no
+/// congestion control, and queues of 256 frames are to hold what all have on their way.
+const BUFFER: usize = 64 << 10;
+const FRAMES_BUFFER: usize = 4 << 10;
 /// Time for a peer to have done what the last load left.
 const REST: Duration = Duration::from_millis(100);
 const NOTES: [&str; 4] = [
@@ -114,6 +118,9 @@ pub(crate) fn user(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "user", &NOTES, &[]);
     let mut kinds = Vec::new();
     for kind in Kind::ALL {
+        if std::env::var("BENCH_ONLY").is_ok_and(|only| !only.contains(kind.name())) {
+            continue;
+        }
         match kind.missing() {
             None => kinds.push(kind),
             Some(reason) => run.note(&reason),
@@ -123,7 +130,9 @@ pub(crate) fn user(plan: &Plan) -> Result<Report> {
         wait_quiet(plan.patience / 50)?;
         for &kind in &kinds {
             let name = kind.name();
-            run.attempt(name, |run| with_frames(run, kind))?;
+            if std::env::var("BENCH_LONG").is_err() {
+                run.attempt(name, |run| with_frames(run, kind))?;
+            }
             if kind.has_super_frames() {
                 let what = format!("{name} with super-frames");
                 run.attempt(&what, |run| with_super_frames(run, kind))?;
@@ -181,6 +190,7 @@ fn measure(
     (load, flows, part): Measured,
 ) -> Result<()> {
     let plan = run.plan;
+    guest.stack.set_buffer(buffer(part, flows));
     let mut traffic = Traffic::open(guest, load, flows)?;
     traffic.run(guest, &world.servers, plan.settle)?;
     let (mut gbit_ms, mut request_us) = (None, None);
@@ -194,6 +204,11 @@ fn measure(
         Ok(load.per_second(tally.count, began.elapsed().as_secs_f64()))
     })?;
     traffic.end(guest)?;
+    if std::env::var("BENCH_ONLY").is_ok() && kind == Kind::Lasthop {
+        for port in ["vm1", "out"] {
+            eprintln!("{}", world.lasthop()?.ask(&["port", "show", port])?);
+        }
+    }
     guest.idle(REST)?;
     let place = [&TCP_OUT, &TCP_IN, &LONG_OUT, &LONG_IN];
     if let Some(place) = place.iter().position(|of| *of == part)
@@ -209,6 +224,16 @@ fn measure(
     Ok(())
 }
 
+/// Bytes of each buffer of a connection.
+fn buffer(part: &Part, flows: usize) -> usize {
+    let is_long = part == &LONG_OUT || part == &LONG_IN;
+    if is_long || flows == 1 {
+        BUFFER
+    } else {
+        FRAMES_BUFFER
+    }
+}
+
 fn datagrams(
     run: &mut Run<'_>,
     kind: Kind,
@@ -217,6 +242,7 @@ fn datagrams(
     x: f64,
 ) -> Result<()> {
     let plan = run.plan;
+    guest.stack.set_buffer(BUFFER);
     let mut traffic = Traffic::open(guest, load, 1)?;
     traffic.run(guest, &world.servers, plan.settle)?;
     run.take(&UDP, kind.name(), x, || {

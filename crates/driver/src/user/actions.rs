@@ -164,8 +164,11 @@ impl UserWorker {
         self.counters.frames.sent.calls += 1;
         let event = match socket.send(bytes) {
             Ok(taken) if taken as usize == bytes.len() => {
-                let room = socket.room();
-                SocketEvent::Sent { taken, room }
+                let (room, needs_more) = socket.room_and_need();
+                match needs_more && self.sockets.await_room(flow).is_err() {
+                    true => SocketEvent::Reset,
+                    false => SocketEvent::Sent { taken, room },
+                }
             }
             // The system takes no more: an estimate of the room would be wrong.
             Ok(taken) => SocketEvent::Sent { taken, room: 0 },

@@ -355,6 +355,49 @@ pub(super) fn unacknowledged(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     number_by_ioctl(socket, libc::TIOCOUTQ)
 }
 
+/// The memory for bytes that a TCP socket is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SendMemory {
+    size: u32,
+    used: u32,
+}
+
+impl SendMemory {
+    /// Asks the system (`SO_MEMINFO`, Linux 4.12); `None` where it does not say.
+    pub(super) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
+        // `linux/sock_diag.h`: SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED.
+        const SIZE: usize = 3;
+        const USED: usize = 5;
+        let mut numbers = [0u32; 9];
+        let mut len = size_of_val(&numbers) as libc::socklen_t;
+        // SAFETY: the system writes at most `len` bytes.
+        let done = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                numbers.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        let is_whole = done == 0 && len as usize > USED * size_of::<u32>();
+        is_whole.then(|| Self {
+            size: numbers[SIZE],
+            used: numbers[USED],
+        })
+    }
+
+    /// Bytes that the system certainly takes: short segments need almost twice their payload.
+    pub(super) fn room(self) -> u32 {
+        self.size.saturating_sub(self.used) / 2
+    }
+
+    /// Whether the system does not call the socket writable: less than a third is free.
+    pub(super) fn is_short(self) -> bool {
+        self.size.saturating_sub(self.used) < self.used / 2
+    }
+}
+
 fn number_by_ioctl(socket: BorrowedFd<'_>, request: libc::Ioctl) -> Result<u32, Errno> {
     let mut value: libc::c_int = 0;
     // SAFETY: the requests of the callers write one int.
@@ -523,6 +566,30 @@ mod tests {
         assert_eq!(error(Errno::HOSTUNREACH, 2, 11, 0), None);
         assert_eq!(error(Errno::NOMSG, 4, 0, 0), None);
         assert_eq!(error_of(&[0; 7]), None);
+    }
+
+    #[test]
+    fn the_system_takes_what_was_promised() {
+        use std::io::Write as _;
+        use std::os::fd::AsFd as _;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let memory = || SendMemory::of(stream.as_fd());
+        // An old kernel does not say.
+        while let Some(memory) = memory().filter(|memory| memory.room() > 0) {
+            let len = memory.room().min(1448) as usize;
+            assert_eq!(
+                (&stream).write(&[1; 1448][..len]).unwrap(),
+                len,
+                "{memory:?}"
+            );
+        }
+        if let Some(memory) = memory() {
+            assert!(memory.is_short(), "{memory:?}");
+        }
+        stream.flush().unwrap();
     }
 
     #[test]

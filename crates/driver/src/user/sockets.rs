@@ -14,7 +14,7 @@ use rustix::net::{
 use usernet::{Failure, Family, FlowId, Nanos, Peek, Peeked, RECORD_LEN};
 use wire::{ethernet, ipv4, ipv6, udp};
 
-use super::calls;
+use super::calls::{self, SendMemory};
 use super::events::{Kind, Tag};
 use super::kept::Keeper;
 use super::memory::Bytes;
@@ -362,14 +362,18 @@ impl Socket {
         }
     }
 
-    /// Returns the free bytes of the send buffer, see [`room_of`].
-    pub(super) fn room(&self) -> u32 {
-        room_of(&self.fd)
+    /// Returns the free bytes of the send buffer, see [`room_of`], and whether the system is to be asked for an event when there is more: it
+    /// gives a socket a larger buffer only if that is awaited.
+    pub(super) fn room_and_need(&self) -> (u32, bool) {
+        match SendMemory::of(self.fd.as_fd()) {
+            Some(memory) => (memory.room(), memory.is_short() && !self.awaits_room),
+            None => (estimated_room(&self.fd), false),
+        }
     }
 
-    /// Returns the same of a socket that the system calls writable.
+    /// Returns the free bytes of a socket that the system calls writable.
     pub(super) fn room_of_writable(&self) -> u32 {
-        self.room().max(LEAST_ROOM)
+        room_of(&self.fd).max(LEAST_ROOM)
     }
 
     /// Sends bytes; returns how many the system took.
@@ -460,12 +464,17 @@ pub(super) fn datagrams_at(fd: &OwnedFd) -> Option<SocketAddr> {
     SocketAddr::try_from(name).ok()
 }
 
-/// Returns the free bytes of the send buffer of a socket, about: the system counts memory, of which
-/// the payload has at least three quarters.
+/// Returns bytes that the send buffer of a socket certainly takes: what is promised and not taken is
+/// lost, and a guest may need a second to send it again.
 pub(super) fn room_of(fd: &OwnedFd) -> u32 {
+    SendMemory::of(fd.as_fd()).map_or_else(|| estimated_room(fd), SendMemory::room)
+}
+
+/// The same on a system that does not say how much memory is used.
+fn estimated_room(fd: &OwnedFd) -> u32 {
     let size = sockopt::socket_send_buffer_size(fd).unwrap_or(0);
     let used = calls::unacknowledged(fd.as_fd()).unwrap_or(0);
-    let size = u32::try_from(size / 4 * 3).unwrap_or(u32::MAX);
+    let size = u32::try_from(size / 2).unwrap_or(u32::MAX);
     size.saturating_sub(used)
 }
 
