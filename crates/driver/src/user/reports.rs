@@ -101,7 +101,11 @@ impl UserWorker {
         let flow = socket.flow;
         socket.ended |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP);
         let is_writable = flags.contains(EventFlags::OUT);
-        let is_readable = flags.intersects(READABLE);
+        // Urgent data first: bytes in front of it are not all that will come.
+        let read = match flags.contains(EventFlags::PRI) {
+            true => Some(SocketEvent::Urgent),
+            false => flags.intersects(READABLE).then_some(SocketEvent::Readable),
+        };
         let mut actions = Vec::new();
         match socket.progress {
             Progress::Datagrams => {
@@ -123,8 +127,8 @@ impl UserWorker {
                         socket.progress = Progress::Connected;
                         let room = socket.room_of_writable();
                         self.report(flow, SocketEvent::Connected { room }, now, &mut actions);
-                        if is_readable {
-                            self.report(flow, SocketEvent::Readable, now, &mut actions);
+                        if let Some(read) = read {
+                            self.report(flow, read, now, &mut actions);
                         }
                     }
                     None if has_failed => {
@@ -142,8 +146,8 @@ impl UserWorker {
                         let room = socket.room_of_writable();
                         self.report(flow, SocketEvent::Room { room }, now, &mut actions);
                     }
-                    if is_readable {
-                        self.report(flow, SocketEvent::Readable, now, &mut actions);
+                    if let Some(read) = read {
+                        self.report(flow, read, now, &mut actions);
                     }
                 }
             }

@@ -38,6 +38,7 @@ const NO_EVENTS: u32 = u32::MAX;
 
 /// All events of a socket, as edges.
 const EDGES: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
     .union(EventFlags::OUT)
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
@@ -232,6 +233,11 @@ impl Sockets {
     pub(super) fn get(&mut self, flow: FlowId) -> Option<&mut Socket> {
         let socket = self.all.get_mut(flow.index())?.as_mut();
         socket.filter(|socket| socket.flow == flow)
+    }
+
+    #[cfg(test)]
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Socket> {
+        self.all.iter_mut().flatten()
     }
 
     /// The socket of an event; `None` if it was closed meanwhile.
@@ -448,6 +454,14 @@ impl Socket {
             *at = at.saturating_sub(len);
         }
         Ok(())
+    }
+
+    /// Works as on a system without a peek offset for TCP.
+    #[cfg(test)]
+    pub(super) fn forget_peek_offset(&mut self) {
+        self.peek_offset = None;
+        let none = calls::set_peek_offset(self.fd.as_fd(), u32::MAX);
+        assert_eq!(none, Ok(()), "-1 switches it off (socket(7))");
     }
 
     /// Sends no more bytes.

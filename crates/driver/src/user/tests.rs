@@ -130,6 +130,12 @@ impl World {
         self.kept
     }
 
+    /// Works as on a system without peek offsets for TCP.
+    fn forget_peek_offsets(&mut self) {
+        let all = self.worker.sockets.all_mut();
+        all.for_each(sockets::Socket::forget_peek_offset);
+    }
+
     /// One turn, which does not sleep.
     fn turn(&mut self) {
         event::ring(self.worker.status.wake()).unwrap();
@@ -300,6 +306,39 @@ fn payload(world: &mut World) -> Segment {
         if !segment.payload.is_empty() {
             return segment;
         }
+    }
+}
+
+/// The peer's urgent byte stays in its place, whether the system peeks at an offset or not.
+#[test]
+fn urgent_data_stays_in_the_stream() {
+    for has_offset in [true, false] {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let mut world = World::new(&format!("tcp {port}"));
+        let next = world.connect(port);
+        let mut stream = server.accept().unwrap().0;
+        if !has_offset {
+            world.forget_peek_offsets();
+        }
+        stream.write_all(b"before").unwrap();
+        rustix::net::send(&stream, b"!", SendFlags::OOB).unwrap();
+        stream.write_all(b"after").unwrap();
+        drop(stream);
+        let (mut got, mut ended) = (Vec::<u8>::new(), None);
+        while ended.is_none() {
+            let segment = Segment::of(&world.take());
+            let known = next + got.len() as u32;
+            if segment.seq == known {
+                got.extend(&segment.payload);
+                let fin = u32::from(segment.flags & FIN != 0);
+                ended = (fin > 0).then_some(segment.seq);
+                let ack = known + segment.payload.len() as u32 + fin;
+                world.segment(port, (IRS + 1, ack, ACK), b"");
+            }
+        }
+        assert_eq!(got, b"before!after", "{has_offset}");
+        assert_eq!(ended, Some(next + 12));
     }
 }
 
