@@ -67,4 +67,7 @@ pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,
     TraceOutcome, TraceReceiver, TraceRequest, TraceRuling, TraceStage, TraceStep, TracedFlow,
 };
-pub use user_status::{USER_FLOWS_MAX, USER_KEPT_MAX, UserFlowCount, UserPortStatus};
+pub use user_status::{
+    USER_FLOWS_MAX, USER_KEPT_MAX, USER_LIST_DEFAULT, USER_LIST_MAX, UserFlowCount, UserFlowEntry,
+    UserFlowsDocument, UserFlowsFilter, UserLeaseEntry, UserLeasesDocument, UserPortStatus,
+};

@@ -24,7 +24,9 @@ use crate::supervision::{
     ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
 };
 use crate::switching::{Clients, Iommu, PortConfig, Role};
-use crate::user_reports::{UserFigures, UserTotals};
+use crate::user_reports::{
+    UserFigures, UserFlow, UserLease, UserPage, UserQuestion, UserRows, UserTable, UserTotals,
+};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -133,7 +135,45 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::NetworkDenied,
         SupervisorRequest::UserFigures(figures()),
         SupervisorRequest::AllUserFigures,
+        SupervisorRequest::UserPage(page(UserTable::Flows)),
+        SupervisorRequest::UserTable {
+            port: text("out"),
+            question: question(UserTable::Flows),
+        },
     ]
+}
+
+fn question(table: UserTable) -> UserQuestion {
+    UserQuestion { table, from: 64 }
+}
+
+fn page(table: UserTable) -> UserPage {
+    let flow = UserFlow {
+        state: 1,
+        mac: [2, 0, 0, 0, 0, 1],
+        guest: "10.0.2.15:40000".parse().unwrap(),
+        peer: "[2001:db8::1]:443".parse().unwrap(),
+        age_ms: Some(1500),
+        bytes: Some([3, 1 << 40]),
+    };
+    let unknown = UserFlow {
+        age_ms: None,
+        bytes: None,
+        ..flow.clone()
+    };
+    let lease = UserLease {
+        mac: [2, 0, 0, 0, 0, 1],
+        address: [10, 0, 2, 15].into(),
+        seconds: 3600,
+    };
+    UserPage {
+        question: question(table),
+        rows: match table {
+            UserTable::Flows => UserRows::Flows(vec![flow, unknown]),
+            UserTable::Leases => UserRows::Leases(vec![lease]),
+        },
+        next: Some(128),
+    }
 }
 
 fn figures() -> UserFigures {
@@ -344,6 +384,12 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::Forwards(network().forwards),
         SupervisorEvent::ForwardsChanged,
         SupervisorEvent::UserFigures(vec![(text("out"), figures())]),
+        SupervisorEvent::UserQuestion(question(UserTable::Leases)),
+        SupervisorEvent::UserPage {
+            port: text("out"),
+            question: question(UserTable::Leases),
+            page: Ok(page(UserTable::Leases)),
+        },
     ]
 }
 

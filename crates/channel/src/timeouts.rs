@@ -3,7 +3,7 @@
 //! works: the order is checked when this crate is compiled.
 //!
 //! ```text
-//! a request   LINK_ROOM < PEER < COMMAND < API_CLIENT < API_EXCHANGE
+//! a request   LINK_ROOM, USER_TABLE < PEER < COMMAND < API_CLIENT < API_EXCHANGE
 //! a process   LINK_ROOM < HEARTBEAT * HEARTBEATS
 //! an upgrade  SELF_CHECK, then PREPARE, QUIESCE, RESTORE and TAKE_OVER < UPGRADE_REPLY
 //! ```
@@ -16,6 +16,9 @@ use std::time::Duration;
 pub const LINK_ROOM: Duration = Duration::from_secs(1);
 /// Time within which the supervisor or the switch replies to control: 5 seconds.
 pub const PEER: Duration = Duration::from_secs(5);
+/// Time within which the driver of a user port answers a question for a part of a table: 2
+/// seconds.
+pub const USER_TABLE: Duration = Duration::from_secs(2);
 /// Time within which control's engine replies to the API's thread: 10 seconds.
 pub const COMMAND: Duration = Duration::from_secs(10);
 /// Limit of one exchange of the command line with the API: 15 seconds. The server's limit for its
@@ -69,6 +72,7 @@ const fn ms(time: Duration) -> u128 {
 /// The steps of an upgrade between two lines of the reply, at most.
 const UPGRADE_MS: u128 = ms(SELF_CHECK) + ms(PREPARE) + ms(QUIESCE) + ms(RESTORE) + ms(TAKE_OVER);
 
+const _: () = assert!(ms(USER_TABLE) < ms(PEER));
 const _: () = assert!(ms(LINK_ROOM) < ms(PEER) && ms(PEER) < ms(COMMAND));
 const _: () = assert!(ms(COMMAND) < ms(API_CLIENT) && ms(API_CLIENT) < ms(API_EXCHANGE));
 const _: () = assert!(ms(LINK_ROOM) < ms(HEARTBEAT) * HEARTBEATS as u128);

@@ -113,8 +113,20 @@ impl Client {
         tag: Option<&str>,
         document: &impl Serialize,
     ) -> ExitStatus {
-        let request = with(request(Method::PUT, path), IF_MATCH, tag);
-        self.exchange(request, json(document)?).await.map(drop)
+        let done = self.send_if(Method::PUT, path, tag, document);
+        done.await.map(drop)
+    }
+
+    /// Sends a document if the desired state still has this `ETag`.
+    pub async fn send_if(
+        &self,
+        method: Method,
+        path: &str,
+        tag: Option<&str>,
+        document: &impl Serialize,
+    ) -> Result<Bytes, Failure> {
+        let request = with(request(method, path), IF_MATCH, tag);
+        Ok(self.exchange(request, json(document)?).await?.0)
     }
 
     /// Sends a document.
@@ -124,8 +136,7 @@ impl Client {
         path: &str,
         document: &impl Serialize,
     ) -> Result<Bytes, Failure> {
-        let request = request(method, path);
-        Ok(self.exchange(request, json(document)?).await?.0)
+        self.send_if(method, path, None, document).await
     }
 
     /// Deletes a resource; returns the response's document, if there is one.

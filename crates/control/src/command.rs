@@ -9,7 +9,8 @@ use std::sync::Arc;
 use api::v1::{
     CaptureQuery, DesiredState, EgressPortsDocument, EventKind, FdbDocument, FdbFilter, FdbFlushed,
     FlowsDocument, FlowsFilter, PipesDocument, PortStatus, PortsDocument, Problem, Progress,
-    Requester, StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
+    Requester, StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest, UserFlowsDocument,
+    UserFlowsFilter, UserLeasesDocument,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -102,6 +103,10 @@ pub enum Command {
     Trace(TraceRequest, Reply<TraceDocument>),
     /// Returns the busiest flows.
     Flows(FlowsFilter, Reply<FlowsDocument>),
+    /// Returns flows of the user port of this name.
+    UserFlows(String, UserFlowsFilter, Reply<UserFlowsDocument>),
+    /// Returns the leases of the user port of this name.
+    UserLeases(String, Reply<UserLeasesDocument>),
     /// Returns the counters of rules.
     RuleCounts(Reply<Counted>),
     /// Starts to capture the frames of the port of this name.
@@ -356,6 +361,27 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn flows(&self, filter: FlowsFilter) -> Answer<FlowsDocument> {
         self.call(|reply| Command::Flows(filter, reply)).await
+    }
+
+    /// Sends [`Command::UserFlows`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`]; and 404 without such a port.
+    pub async fn user_flows(
+        &self,
+        port: String,
+        filter: UserFlowsFilter,
+    ) -> Answer<UserFlowsDocument> {
+        self.call(|reply| Command::UserFlows(port, filter, reply))
+            .await
+    }
+
+    /// Sends [`Command::UserLeases`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::user_flows`].
+    pub async fn user_leases(&self, port: String) -> Answer<UserLeasesDocument> {
+        self.call(|reply| Command::UserLeases(port, reply)).await
     }
 
     /// Sends [`Command::RuleCounts`].

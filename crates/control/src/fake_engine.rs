@@ -10,7 +10,8 @@ use api::v1::{
     GuestStates, Iommu, MirrorStats, Notifications, PipesDocument, PortSpec, PortState, PortStats,
     PortStatus, PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault,
     RingFormat, Role, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace,
-    TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, VcpuSearch, VcpuSource, Work,
+    TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, UserFlowEntry,
+    UserFlowsDocument, UserLeaseEntry, UserLeasesDocument, VcpuSearch, VcpuSource, Work,
 };
 use channel::capture::{Region, Seen, Way};
 use channel::rules::{RuleId, RuleUse};
@@ -91,9 +92,47 @@ impl FakeEngine {
             Command::Trace(request, reply) => drop(reply.send(traced(request))),
             Command::RuleCounts(reply) => drop(reply.send(Ok(self.counted()))),
             Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
+            Command::UserFlows(port, _, reply) => drop(reply.send(self.user_flows(&port))),
+            Command::UserLeases(port, reply) => drop(reply.send(self.user_leases(&port))),
             Command::Capture(port, query, reply) => drop(reply.send(begin_capture(&port, &query))),
             Command::EndCapture(_, reply) => drop(reply.send(Ok(()))),
         }
+    }
+
+    /// One connection of the first guest.
+    fn user_flows(&self, port: &str) -> Answer<UserFlowsDocument> {
+        self.check_port(port)?;
+        let flow = UserFlowEntry {
+            protocol: "tcp".to_owned(),
+            state: "established".to_owned(),
+            guest: "10.0.2.15:40000".to_owned(),
+            mac: "52:54:00:00:00:01".to_owned(),
+            port: Some("vm1".to_owned()),
+            peer: "192.0.2.1:443".to_owned(),
+            age_ms: Some(61_500),
+            from_guest_bytes: Some(2048),
+            to_guest_bytes: None,
+        };
+        Ok(UserFlowsDocument { flows: vec![flow] })
+    }
+
+    /// The lease of the first guest.
+    fn user_leases(&self, port: &str) -> Answer<UserLeasesDocument> {
+        self.check_port(port)?;
+        let lease = UserLeaseEntry {
+            mac: "52:54:00:00:00:01".to_owned(),
+            address: "10.0.2.15".to_owned(),
+            port: None,
+            seconds: 3590,
+        };
+        Ok(UserLeasesDocument {
+            leases: vec![lease],
+        })
+    }
+
+    fn check_port(&self, name: &str) -> Answer<()> {
+        let missing = || Problem::no_such("port", name);
+        self.desired.port(name).map(drop).ok_or_else(missing)
     }
 
     fn desired(&self, port: Option<PortStatus>) -> Desired {

@@ -58,6 +58,8 @@
 //! | `GET /v1/egress` | | 200 `EgressPortsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
+//! | `GET /v1/ports/{name}/user/flows?limit=N` | | 200 `UserFlowsDocument` |
+//! | `GET /v1/ports/{name}/user/leases` | | 200 `UserLeasesDocument` |
 //! | `GET /v1/fdb/static` | | 200 `[StaticEntry]` |
 //! | `PUT /v1/fdb/static/{segment}/{mac}?dry_run=true` | `StaticEntry` | 200 `StaticEntry` |
 //! | `DELETE /v1/fdb/static/{segment}/{mac}?dry_run=true` | | 204 |

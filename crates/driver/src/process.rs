@@ -13,6 +13,7 @@ use channel::driving::{BackEnd, DriverCounters, DriverStart, UserForward, UserNe
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
+use channel::user_reports::UserQuestion;
 use front::Front;
 use front::region::Region;
 use rustix::event::{PollFd, PollFlags};
@@ -249,6 +250,9 @@ impl Mail {
     /// Sends what may be sent.
     fn send(&mut self, link: &SupervisorLink) -> io::Result<()> {
         event::clear(self.outbox.event());
+        if let Some(page) = self.outbox.take_page() {
+            link.send(&SupervisorRequest::UserPage(page), &[])?;
+        }
         while self.unanswered < UNANSWERED_MAX {
             let letters = self.outbox.take(MAX_FDS, DROPPED_MAX);
             if letters.is_empty() {
@@ -353,6 +357,12 @@ impl WorkerPool {
     /// Hands other settings to the worker of a user port.
     fn change(&self, network: UserNetwork) {
         self.orders.put(network);
+        self.wake();
+    }
+
+    /// Hands a question about a table to the worker of a user port.
+    fn ask(&self, question: UserQuestion) {
+        self.orders.ask(question);
         self.wake();
     }
 
@@ -465,6 +475,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
         link.send(&SupervisorRequest::VhostRefused { reason }, &[])?;
     }
     let ping = setup.user.as_ref().and_then(|user| user.ping.clone());
+    let question = setup.user.as_ref().and_then(|user| user.question);
     if setup.user.is_some() && user::is_denied() {
         link.send(&SupervisorRequest::NetworkDenied, &[])?;
     }
@@ -498,6 +509,9 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     front.settle()?;
     drop(rings);
     pool.start();
+    if let Some(question) = question {
+        pool.ask(question);
+    }
     if let Some(ping) = ping {
         reply_to_ping(link, &pool, &ping)?;
     }
@@ -587,6 +601,7 @@ fn handle_messages(link: &mut SupervisorLink, pool: &mut WorkerPool) -> io::Resu
             Received::Closed => return Ok(Some(false)),
             Received::Message(SupervisorEvent::Stop, _) => return Ok(Some(true)),
             Received::Message(SupervisorEvent::UserNetwork(network), _) => pool.change(*network),
+            Received::Message(SupervisorEvent::UserQuestion(question), _) => pool.ask(question),
             Received::Message(SupervisorEvent::ForwardsChanged, _) => {
                 pool.forwards.clear();
                 link.send(&SupervisorRequest::NextForwards, &[])?;

@@ -24,6 +24,7 @@ mod figures;
 mod forwards;
 mod guests;
 mod kept;
+mod listing;
 mod memory;
 mod questions;
 mod reports;
@@ -42,7 +43,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use channel::driving::UserNetwork;
-use channel::user_reports::UserFigures;
+use channel::user_reports::{UserFigures, UserQuestion};
 use front::queue::Direction;
 use front::region::Region;
 use rustix::event::epoll::{self, EventFlags};
@@ -94,6 +95,7 @@ const FAR6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) struct Orders {
     network: Mutex<Option<UserNetwork>>,
     forwards: Mutex<Option<Vec<Forward>>>,
+    question: Mutex<Option<UserQuestion>>,
     /// The way back: what the worker reports.
     figures: Mutex<Option<UserFigures>>,
 }
@@ -113,6 +115,13 @@ impl Orders {
         }
     }
 
+    /// Leaves a question for the worker, whose answer comes by the [`Outbox`].
+    pub(crate) fn ask(&self, question: UserQuestion) {
+        if let Ok(mut place) = self.question.lock() {
+            *place = Some(question);
+        }
+    }
+
     /// Returns the figures as of the last ping.
     pub(crate) fn figures(&self) -> Option<UserFigures> {
         *self.figures.lock().ok()?
@@ -126,6 +135,10 @@ impl Orders {
 
     fn take(&self) -> Option<UserNetwork> {
         self.network.lock().ok()?.take()
+    }
+
+    fn take_question(&self) -> Option<UserQuestion> {
+        self.question.lock().ok()?.take()
     }
 
     fn take_forwards(&self) -> Option<Vec<Forward>> {
@@ -394,6 +407,10 @@ impl UserWorker {
         }
         if let Some(forwards) = self.orders.take_forwards() {
             self.set_forwards(forwards, now)?;
+        }
+        if let Some(question) = self.orders.take_question() {
+            let page = self.page(question, now);
+            self.sockets.answer(page);
         }
         let requested = self.status.requested();
         let is_running = requested == Phase::Running;

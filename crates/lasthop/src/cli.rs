@@ -10,6 +10,7 @@ mod apply;
 mod args;
 mod capture;
 mod events;
+mod forward;
 mod generate;
 mod libvirt_hook;
 mod limits;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use api::v1::Event;
 use channel::driving::{self, Calls, DriverSpec, DriverState, UserNetwork};
 use channel::supervision::{ProcessInfo, SupervisorEvent};
-use channel::user_reports::UserFigures;
+use channel::user_reports::{UserFigures, UserQuestion};
 use port::PortId;
 
 use super::Reply;
@@ -62,6 +62,8 @@ pub(super) struct Drivers {
     /// Networks of user ports by the names of their ports.
     networks: Vec<(String, UserNetwork)>,
     resolvers: HostResolvers,
+    /// Answers about tables of user ports, for control.
+    pages: Vec<SupervisorEvent>,
 }
 
 impl Drivers {
@@ -88,6 +90,16 @@ impl Drivers {
     pub(super) fn set_networks(&mut self, networks: Vec<(String, UserNetwork)>) {
         self.networks = networks;
         self.distribute_networks();
+        // What the system refuses is known when control asks for the state next.
+        self.follow_networks();
+    }
+
+    fn follow_networks(&mut self) {
+        if !self.networks.is_empty() {
+            let resolvers = self.resolvers.get(Instant::now());
+            let all = self.all.iter_mut();
+            all.for_each(|driver| driver.follow_network(resolvers));
+        }
     }
 
     fn distribute_networks(&mut self) {
@@ -263,11 +275,7 @@ impl Drivers {
     /// Polls all drivers and returns answers for the switch.
     pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Reply> {
         self.dying.retain_mut(|child| child.has_died().is_none());
-        if !self.networks.is_empty() {
-            let resolvers = self.resolvers.get(Instant::now());
-            let all = self.all.iter_mut();
-            all.for_each(|driver| driver.follow_network(resolvers));
-        }
+        self.follow_networks();
         let groups = &mut self.groups;
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
@@ -383,6 +391,33 @@ impl Drivers {
         let all = self.all.iter();
         all.filter_map(|driver| Some((driver.spec.name.clone(), driver.user_figures()?)))
             .collect()
+    }
+
+    /// Asks the driver of a user port for a part of a table; see [`Self::take_pages`].
+    pub(super) fn ask(&mut self, port: &str, question: UserQuestion) {
+        let mut all = self.all.iter_mut();
+        match all.find(|driver| driver.spec.name == port && driver.is_user()) {
+            Some(driver) => driver.ask(question),
+            None => self.pages.push(SupervisorEvent::UserPage {
+                port: port.to_owned(),
+                question,
+                page: Err("it has no driver".to_owned()),
+            }),
+        }
+    }
+
+    /// Takes the answers about tables of user ports.
+    pub(super) fn take_pages(&mut self) -> Vec<SupervisorEvent> {
+        let mut pages = std::mem::take(&mut self.pages);
+        for driver in &mut self.all {
+            let answers = driver.take_answers().into_iter();
+            pages.extend(answers.map(|(question, page)| SupervisorEvent::UserPage {
+                port: driver.spec.name.clone(),
+                question,
+                page,
+            }));
+        }
+        pages
     }
 
     /// Returns the speeds of existing interfaces, in bits a second, with the names of their ports,

@@ -153,6 +153,10 @@ impl Supervisor {
             for reply in self.drivers.poll(&self.binaries) {
                 self.reply(SWITCH, &reply);
             }
+            for event in self.drivers.take_pages() {
+                let socket = None;
+                self.reply(CONTROL, &Reply { event, socket });
+            }
             self.poll_reload();
             self.poll_upgrade();
             self.check_processes();
@@ -342,6 +346,10 @@ impl Supervisor {
             SupervisorRequest::AllUserFigures => {
                 SupervisorEvent::UserFigures(self.drivers.user_figures())
             }
+            SupervisorRequest::UserTable { port, question } => {
+                self.drivers.ask(&port, question);
+                return None;
+            }
             SupervisorRequest::UserNetworks(networks) => {
                 self.drivers.set_networks(networks);
                 return None;
@@ -388,7 +396,8 @@ impl Supervisor {
             | SupervisorRequest::NextFlows
             | SupervisorRequest::NextForwards
             | SupervisorRequest::NetworkDenied
-            | SupervisorRequest::UserFigures(_) => return None,
+            | SupervisorRequest::UserFigures(_)
+            | SupervisorRequest::UserPage(_) => return None,
         };
         let socket = None;
         Some(Reply { event, socket })

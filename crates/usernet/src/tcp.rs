@@ -175,6 +175,11 @@ impl Flow {
         }
     }
 
+    /// Whether the host's socket has connected, or else was accepted.
+    pub(crate) fn has_connected(&self) -> bool {
+        self.connected
+    }
+
     /// A SYN may take the place of this flow (RFC 9293, section 3.6.1).
     pub(crate) fn may_reopen(&self, syn: &Incoming) -> bool {
         self.state == State::Late && after(syn.seq, self.receiving.nxt)

@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use super::queries::{captures, egress, flush, status, trace};
+use super::queries::{captures, egress, flush, status, trace, user};
 use super::{Engine, Shared, changes};
 use crate::command::{Answer, Command, Reply};
 
@@ -79,6 +79,14 @@ impl<'a, 'e> Work<'a, 'e> {
             Command::Trace(request, reply) => {
                 let traced = async move { trace::trace(engine, &request).await };
                 self.reads.push(task(reply, traced));
+            }
+            Command::UserFlows(port, filter, reply) => {
+                let flows = async move { user::flows(engine, &port, &filter).await };
+                self.reads.push(task(reply, flows));
+            }
+            Command::UserLeases(port, reply) => {
+                let leases = async move { user::leases(engine, &port).await };
+                self.reads.push(task(reply, leases));
             }
             Command::Capture(port, query, reply) => {
                 let capture = async move { captures::capture(engine, &port, &query).await };

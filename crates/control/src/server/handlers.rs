@@ -4,7 +4,8 @@ use api::v1::{
     ChangeOptions, ChangesDocument, DesiredState, FlowsDocument, FlowsFilter, PipesDocument,
     PortPatch, PortSpec, PortStats, PortStatus, PortsDocument, Problem, ProblemKind, PurgeFilter,
     SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
-    SwitchSpec, TraceDocument, TraceRequest, WarningsDocument,
+    SwitchSpec, TraceDocument, TraceRequest, UserFlowsDocument, UserFlowsFilter,
+    UserLeasesDocument, WarningsDocument,
 };
 use axum::Json;
 use axum::extract::State;
@@ -185,6 +186,21 @@ endpoints! {
     /// Remove a port; its guest is disconnected
     delete "/v1/ports/{name}" => remove_port(request: Change, name: Name) -> 204 {
         request.remove(Change::RemovePort(name)).await
+    }
+
+    /// List flows of a user port
+    ///
+    /// Connections and UDP mappings of its guests, as its driver process has them.
+    get "/v1/ports/{name}/user/flows" =>
+        list_user_flows(engine: Engine, name: Name, filter: Query<UserFlowsFilter>)
+            -> 200 UserFlowsDocument {
+        Ok(Json(engine.user_flows(name, filter).await?))
+    }
+
+    /// List DHCP leases of a user port
+    get "/v1/ports/{name}/user/leases" =>
+        list_user_leases(engine: Engine, name: Name) -> 200 UserLeasesDocument {
+        Ok(Json(engine.user_leases(name).await?))
     }
 
     /// Trace a frame

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use channel::driving::{UserForward, UserNetwork};
 use channel::link::Received;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::user_reports::UserQuestion;
 
 use super::SupervisorLink;
 use crate::user::{Forward, KeptFlow, Records};
@@ -19,6 +20,8 @@ pub(super) struct UserSetup {
     pub(super) flows: Vec<KeptFlow>,
     /// A ping of the supervisor that was not answered.
     pub(super) ping: Option<SupervisorEvent>,
+    /// A question for a table that was not answered.
+    pub(super) question: Option<UserQuestion>,
 }
 
 /// Events that come while the driver waits for an answer.
@@ -26,6 +29,7 @@ pub(super) struct UserSetup {
 struct Meanwhile {
     network: Option<UserNetwork>,
     ping: Option<SupervisorEvent>,
+    question: Option<UserQuestion>,
     /// The forwards are to be asked for from the first.
     has_other_forwards: bool,
 }
@@ -50,6 +54,9 @@ impl Meanwhile {
                 ) => self.ping = Some(ping),
                 Received::Message(SupervisorEvent::UserNetwork(network), _) => {
                     self.network = Some(*network);
+                }
+                Received::Message(SupervisorEvent::UserQuestion(question), _) => {
+                    self.question = Some(question);
                 }
                 Received::Message(SupervisorEvent::ForwardsChanged, _) => {
                     self.has_other_forwards = true;
@@ -129,5 +136,6 @@ pub(super) fn receive(link: &mut SupervisorLink) -> io::Result<UserSetup> {
         records,
         flows,
         ping: meanwhile.ping,
+        question: meanwhile.question,
     })
 }

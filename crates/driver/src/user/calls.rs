@@ -427,6 +427,13 @@ pub(super) fn progress(socket: BorrowedFd<'_>, connected: bool, room: u32) -> Op
     None
 }
 
+/// Returns the bytes that a TCP socket has taken from the guest, and given to it, about: by one
+/// reading of its numbers, between whose parts they may change.
+pub(super) fn moved(socket: BorrowedFd<'_>, connected: bool) -> Option<[u64; 2]> {
+    let progress = Progress::of(&counters(socket, 0)?, connected)?;
+    Some([progress.taken, progress.given])
+}
+
 /// Most readings of a socket's numbers. Each takes some microseconds, and two of them agree soon.
 const READINGS: u32 = 1000;
 

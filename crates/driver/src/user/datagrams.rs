@@ -191,7 +191,10 @@ impl UserWorker {
             return self.guests.give_back(leased);
         };
         match self.headers(from, received.from, Datagrams { len, segment }, now) {
-            Some(headers) if headers.bytes().len() == from.headers => {
+            Some((flow, headers)) if headers.bytes().len() == from.headers => {
+                if let Some(socket) = self.sockets.get(flow) {
+                    socket.datagrams[1] += u64::from(len);
+                }
                 self.counters.frames.received.frames += 1;
                 self.counters.totals.to_guests += u64::from(len);
                 self.guests.submit_headers(leased, &headers, len.into());
@@ -206,9 +209,12 @@ impl UserWorker {
         peer: SocketAddr,
         datagrams: Datagrams,
         now: Nanos,
-    ) -> Option<Headers> {
+    ) -> Option<(FlowId, Headers)> {
         match (by.source, by.listen) {
-            (Source::Flow(flow), _) => self.translator.datagram(now, flow, target(peer), datagrams),
+            (Source::Flow(flow), _) => {
+                let headers = self.translator.datagram(now, flow, target(peer), datagrams);
+                Some((flow, headers?))
+            }
             (Source::Forward(tag), Some(listen)) => {
                 let headers = self.guest_of(tag, now).and_then(|guest| {
                     let from = Forwarded { listen, peer };
@@ -222,7 +228,7 @@ impl UserWorker {
                     if self.sockets.get(flow).is_none() {
                         self.sockets.share(flow, by.socket.clone());
                     }
-                    Some(headers)
+                    Some((flow, headers))
                 });
                 if headers.is_none() {
                     self.counters.refuse(Refusal::Unreachable);

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use channel::driving::FLOW_RECORD;
+use channel::user_reports::UserPage;
 use mapping::Mapping;
 use sys::event;
 use usernet::RECORD_LEN;
@@ -90,7 +91,9 @@ pub(crate) enum Letter {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     letters: Mutex<VecDeque<Letter>>,
-    /// Readable when there are some.
+    /// The answer to the supervisor's question about a table.
+    page: Mutex<Option<UserPage>>,
+    /// Readable when there is something.
     event: OwnedFd,
 }
 
@@ -102,6 +105,7 @@ impl Outbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             letters: Mutex::default(),
+            page: Mutex::default(),
             event: event::create()?,
         })
     }
@@ -113,6 +117,18 @@ impl Outbox {
             let _ = event::ring(&self.event);
         }
         letters.push_back(letter);
+    }
+
+    fn put_page(&self, page: UserPage) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = Some(page);
+        // Full only if it is readable already.
+        let _ = event::ring(&self.event);
+    }
+
+    /// Takes the answer to a question.
+    pub(crate) fn take_page(&self) -> Option<UserPage> {
+        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        page.take()
     }
 
     /// Takes the next letters of one kind: at most `keep` to keep, or `drop` to drop.
@@ -164,6 +180,11 @@ impl Keeper {
     pub(crate) fn kept(&self) -> (u32, u32) {
         let slots = self.records.slots;
         (slots.saturating_sub(self.free.len() as u32), slots)
+    }
+
+    /// Leaves an answer about a table for the main thread.
+    pub(crate) fn answer(&self, page: UserPage) {
+        self.outbox.put_page(page);
     }
 
     /// The record of a predecessor.

@@ -61,6 +61,7 @@ impl UserWorker {
     ) -> Result<(), Refusal> {
         let to = self.address_of(target, now)?;
         let socket = self.sockets.get(flow).ok_or(Refusal::Flows)?;
+        socket.datagrams[0] += bytes.len() as u64;
         let (socket, _) = socket.receiver();
         if self.sends.is_before(&socket) {
             self.flush(now);

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use channel::user_reports::UserPage;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -75,6 +76,10 @@ pub(super) struct Socket {
     peek_offset: Option<u32>,
     /// The number under which the supervisor keeps it.
     slot: Option<u32>,
+    /// When it was opened; none for one of a predecessor.
+    pub(super) opened: Option<Nanos>,
+    /// Bytes of datagrams from the guest and to it.
+    pub(super) datagrams: [u64; 2],
 }
 
 /// Sockets by the numbers of their flows.
@@ -219,6 +224,8 @@ impl Sockets {
             udp_headers: HEADERS_V4,
             peek_offset,
             slot: None,
+            opened: Some(sys::time::monotonic_ns()),
+            datagrams: [0; 2],
         });
     }
 
@@ -297,6 +304,11 @@ impl Sockets {
         self.keeper.kept()
     }
 
+    /// Leaves an answer about a table for the main thread.
+    pub(super) fn answer(&self, page: UserPage) {
+        self.keeper.answer(page);
+    }
+
     /// The record of a predecessor's flow.
     pub(super) fn record(&self, slot: u32) -> [u8; RECORD_LEN] {
         self.keeper.record(slot)
@@ -325,7 +337,7 @@ impl Sockets {
         let is_v6 = sockopt::socket_domain(&fd)? == AddressFamily::INET6;
         self.insert(flow, fd, progress, peek_offset.flatten())?;
         if let Some(socket) = self.get(flow) {
-            socket.slot = Some(slot);
+            (socket.slot, socket.opened) = (Some(slot), None);
             socket.udp_headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
         }
         Ok(())
@@ -454,6 +466,17 @@ impl Socket {
             *at = at.saturating_sub(len);
         }
         Ok(())
+    }
+
+    /// Returns the bytes of a TCP connection that went from the guest and to it, by what the system
+    /// knows. `connected`: it was not accepted.
+    pub(super) fn moved(&self, connected: bool) -> Option<[u64; 2]> {
+        calls::moved(self.fd.as_fd(), connected)
+    }
+
+    /// Returns the bytes of a mapping from the guest and to it, if this process has opened it.
+    pub(super) fn datagram_bytes(&self) -> Option<[u64; 2]> {
+        self.opened.map(|_| self.datagrams)
     }
 
     /// Works as on a system without a peek offset for TCP.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel::driving::UserGuest;
-use channel::user_reports::{USER_REFUSALS, USER_STATES};
+use channel::user_reports::{USER_REFUSALS, USER_ROWS, USER_STATES, UserFlow, UserRows, UserTable};
 use front::queue::device::Device;
 use sys::event;
 use wire::build::{PacketBuilder, TcpFields};
@@ -20,6 +20,7 @@ mod datagrams;
 mod dns;
 mod forwards;
 mod outside;
+mod tables;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 15]);
@@ -200,6 +201,23 @@ impl World {
         };
         let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, ip);
         self.give(&frame.tcp(fields).payload(payload));
+    }
+
+    /// A part of a table, as the supervisor gets it.
+    fn page(&mut self, table: UserTable, from: u32) -> (UserRows, Option<u32>) {
+        let question = UserQuestion { table, from };
+        self.worker.orders.ask(question);
+        self.turn();
+        let page = self.outbox.take_page().expect("an answer");
+        assert!(page.answers(question), "{page:?}");
+        (page.rows, page.next)
+    }
+
+    fn flows(&mut self, from: u32) -> (Vec<UserFlow>, Option<u32>) {
+        match self.page(UserTable::Flows, from) {
+            (UserRows::Flows(rows), next) => (rows, next),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Opens a connection; returns the number of the first byte for the guest.

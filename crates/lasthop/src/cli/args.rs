@@ -38,6 +38,7 @@ pub(super) use netmap::Netmap;
 pub(super) use qos::{Egress, QosClass, QosGroup};
 pub(super) use segment::Segment;
 pub(super) use trace::{Expected, Flows, FlowsArgs, TraceArgs};
+pub(super) use user::{Forward, UserPort};
 
 /// Exit statuses of all commands.
 pub(super) const EXIT_STATUSES: [(u8, &str); 5] = [
@@ -121,6 +122,9 @@ pub(super) enum Command {
     /// Programs with sockets of a port
     #[command(subcommand)]
     Net(Net),
+    /// Show flows and DHCP leases of user ports
+    #[command(subcommand)]
+    User(UserPort),
     /// Show access lists, their rules and hit counters
     #[command(subcommand)]
     Acl(Acl),
@@ -231,6 +235,9 @@ pub(super) enum Port {
     /// Change a port
     #[command(override_usage = "lasthop port set [--dry-run] <NAME> <CHANGES>...")]
     Set(Box<Set>),
+    /// Show, add and remove forwards of a user port
+    #[command(subcommand)]
+    Forward(Forward),
     /// Remove a port; its guest loses the connection
     Remove {
         /// Port

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use api::v1::{
     AccessListSpec, DesiredState, FdbFlushed, MirrorSpec, MirrorsDocument, PipesDocument,
     PortStats, PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry,
-    StatsDocument, WarningsDocument, parse_mac,
+    StatsDocument, UserFlowsDocument, UserLeasesDocument, WarningsDocument, parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::args::{Acl, Command, Fdb, Mirror, Output, Pipe, Port, Segment, Stats};
+use super::args::{Acl, Command, Fdb, Mirror, Output, Pipe, Port, Segment, Stats, UserPort};
 use super::{ExitStatus, Failure, emit, emit_json, show};
 use client::units::printable;
 use client::{Client, read, with_query};
@@ -36,6 +36,7 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
             let show = |all: &PipesDocument| show::pipes(&all.pipes);
             get_and_print(client, "/v1/pipes", output, show).await
         }
+        Command::User(command) => user(client, command).await,
         Command::Acl(command) => acl(client, command).await,
         Command::Stats(Stats {
             explain: true,
@@ -123,6 +124,7 @@ async fn port(client: &Client, command: Port) -> ExitStatus {
             let response = client.send(Method::PATCH, &path, &patch).await?;
             changed(client, set.how.output, &response, "changed").await
         }
+        Port::Forward(command) => super::forward::run(client, command).await,
         Port::Remove { name, output } => {
             remove(client, &port_path(&name), output, "port", &name).await
         }
@@ -139,6 +141,23 @@ async fn changed(client: &Client, output: Output, response: &Bytes, done: &str) 
     warnings.retain(|warning| warning.ports.contains(&port.name));
     super::warn(&warnings);
     Ok(())
+}
+
+/// Shows a table of a user port.
+async fn user(client: &Client, command: UserPort) -> ExitStatus {
+    match command {
+        UserPort::Flows(args) => {
+            let path = format!("{}/user/flows", port_path(&args.name));
+            let path = with_query(&path, &args.filter())?;
+            let show = |document: &UserFlowsDocument| show::user_flows(&document.flows);
+            get_and_print(client, &path, args.output, show).await
+        }
+        UserPort::Leases { name, output } => {
+            let path = format!("{}/user/leases", port_path(&name));
+            let show = |document: &UserLeasesDocument| show::user_leases(&document.leases);
+            get_and_print(client, &path, output, show).await
+        }
+    }
 }
 
 async fn segment(client: &Client, command: Segment) -> ExitStatus {

@@ -5,6 +5,7 @@ mod pipe;
 mod port;
 mod qos;
 mod reasons;
+mod user;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -21,6 +22,7 @@ pub(super) use pipe::pipes;
 pub(super) use port::port;
 pub(super) use qos::{classes as qos_classes, egress, groups as qos_groups};
 pub(super) use reasons::reasons;
+pub(super) use user::{flows as user_flows, forwards, leases as user_leases};
 
 use super::tables::Table;
 use client::rates::PortRates;

@@ -28,6 +28,7 @@ impl Kind {
             | SupervisorRequest::Drivers(_)
             | SupervisorRequest::UserNetworks(_)
             | SupervisorRequest::AllUserFigures
+            | SupervisorRequest::UserTable { .. }
             | SupervisorRequest::DriverStates
             | SupervisorRequest::InterfaceAddresses
             | SupervisorRequest::InterfaceSpeeds
@@ -61,7 +62,8 @@ impl Kind {
             | SupervisorRequest::NextFlows
             | SupervisorRequest::NextForwards
             | SupervisorRequest::NetworkDenied
-            | SupervisorRequest::UserFigures(_) => Kind::Driver,
+            | SupervisorRequest::UserFigures(_)
+            | SupervisorRequest::UserPage(_) => Kind::Driver,
             SupervisorRequest::Heartbeat => return self != Kind::Driver,
         };
         self == requester

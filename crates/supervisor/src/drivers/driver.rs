@@ -3,6 +3,7 @@
 mod flows;
 mod forwards;
 mod passing;
+mod questions;
 mod renewal;
 mod user_port;
 
@@ -16,7 +17,7 @@ use channel::driving::{
     BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserNetwork,
 };
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
-use channel::user_reports::UserFigures;
+use channel::user_reports::{UserFigures, UserQuestion};
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -27,6 +28,7 @@ use crate::events as process_events;
 use crate::groups::{DriverGroups, Limits};
 use crate::heartbeat::{Heartbeat, HeartbeatStatus};
 use crate::{Reply, opened};
+use questions::Answer;
 use renewal::Renewal;
 pub(crate) use renewal::Renewed;
 use user_port::{Handled, UserPort};
@@ -228,6 +230,7 @@ impl Driver {
         self.ping();
         self.check_shared();
         self.check_offloads();
+        self.poll_questions();
         if !self.follow_renewal() {
             return None;
         }
@@ -335,6 +338,27 @@ impl Driver {
     /// Returns the figures of a user port whose process has reported them.
     pub(super) fn user_figures(&self) -> Option<UserFigures> {
         self.user.figures()
+    }
+
+    /// Returns whether the port is one of kind `user`, whose network is known.
+    pub(super) fn is_user(&self) -> bool {
+        self.user.is_known()
+    }
+
+    /// Asks the process of a user port for a part of a table.
+    pub(super) fn ask(&mut self, question: UserQuestion) {
+        self.user.questions.ask(question, Instant::now());
+    }
+
+    fn poll_questions(&mut self) {
+        let runs = self.is_alive() && !self.is_stopping() && !self.killed;
+        let process = self.child.as_ref().filter(|_| runs);
+        self.user.questions.poll(process, Instant::now());
+    }
+
+    /// Takes answers about tables.
+    pub(super) fn take_answers(&mut self) -> Vec<Answer> {
+        self.user.questions.take_answers()
     }
 
     /// Sets the network of a user port. Returns the processes that have another one.
@@ -611,7 +635,9 @@ impl Driver {
     pub(super) fn due(&self) -> Option<Instant> {
         let child = self.child.as_ref()?;
         let renewal = self.renewal.as_ref().map(Renewal::due);
-        renewal.into_iter().chain(self.process_due(child)).min()
+        let others = self.process_due(child).into_iter();
+        let others = others.chain(self.user.questions.due());
+        renewal.into_iter().chain(others).min()
     }
 
     fn process_due(&self, child: &Child) -> Option<Instant> {

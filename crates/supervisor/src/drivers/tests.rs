@@ -6,6 +6,7 @@ use std::process::Command;
 use channel::driving::{Choice, DeviceSpec, DriverCounters};
 use channel::link::{Link, Received};
 use channel::supervision::SupervisorRequest;
+use channel::user_reports::{UserPage, UserRows, UserTable};
 use rustix::process::Signal;
 use testkit::skip::skipped;
 use testkit::wait::{LIMIT, wait_until};
@@ -83,7 +84,15 @@ fn an_unexpected_message_kills_the_driver() {
     let refused = SupervisorRequest::VhostRefused {
         reason: "it has none".to_owned(),
     };
-    for message in [SupervisorRequest::Processes, refused] {
+    let page = SupervisorRequest::UserPage(UserPage {
+        question: UserQuestion {
+            table: UserTable::Leases,
+            from: 0,
+        },
+        rows: UserRows::Leases(Vec::new()),
+        next: None,
+    });
+    for message in [SupervisorRequest::Processes, refused, page] {
         let mut world = self::world();
         world.sends(&message);
         assert_eq!(world.end_reason(), reason);
@@ -310,4 +319,25 @@ fn a_driver_that_does_not_die_blocks_nothing() {
         world.drivers.poll(&Binaries::of_nothing());
         world.drivers.dying.is_empty()
     });
+}
+
+#[test]
+fn a_port_without_a_driver_answers_no_question() {
+    let mut world = world();
+    let question = UserQuestion {
+        table: UserTable::Flows,
+        from: 0,
+    };
+    for port in ["p", "q"] {
+        world.drivers.ask(port, question);
+        let pages = world.drivers.take_pages();
+        let page = Err("it has no driver".to_owned());
+        let port = port.to_owned();
+        let expected = SupervisorEvent::UserPage {
+            port,
+            question,
+            page,
+        };
+        assert_eq!(pages, [expected]);
+    }
 }

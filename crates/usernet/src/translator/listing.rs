@@ -7,6 +7,7 @@ use wire::MacAddr;
 use super::Translator;
 use super::table::Entry;
 use crate::action::FlowId;
+use crate::network::Protocol;
 
 /// State of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,10 @@ impl States {
 pub struct Listed {
     /// Its number.
     pub id: FlowId,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The host's socket has connected; it was not accepted.
+    pub connected: bool,
     /// Station of the guest.
     pub station: MacAddr,
     /// Address and port of the guest.
@@ -99,8 +104,14 @@ impl Translator {
         let id = self.id(slot);
         let entry = self.entry(id)?;
         let ends = entry.ends();
+        let (protocol, connected) = match entry {
+            Entry::Tcp(flow) => (Protocol::Tcp, flow.has_connected()),
+            Entry::Udp(_) => (Protocol::Udp, false),
+        };
         Some(Listed {
             id,
+            protocol,
+            connected,
             station: ends.station,
             guest: ends.guest,
             peer: ends.peer,

@@ -15,7 +15,7 @@ use channel::supervision::{
     FoundVcpus, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent,
     SupervisorRequest, WatchedGuests,
 };
-use channel::user_reports::UserFigures;
+use channel::user_reports::{UserFigures, UserPage, UserQuestion};
 use port::PortId;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -338,6 +338,32 @@ impl SupervisorLink {
         let users = accept!(SupervisorEvent::UserFigures(users) => users);
         let users = self.request(SupervisorRequest::AllUserFigures, users);
         async move { Ok(users.await?.into_iter().collect()) }
+    }
+
+    /// Requests a part of a table of the user port of this name.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time; the inner error is the reason why the
+    /// driver has not answered.
+    pub(in crate::engine) fn user_page(
+        &mut self,
+        port: &str,
+        question: UserQuestion,
+    ) -> impl Future<Output = io::Result<Result<UserPage, String>>> + use<> {
+        let port = port.to_owned();
+        let request = SupervisorRequest::UserTable {
+            port: port.clone(),
+            question,
+        };
+        // Answers to equal questions are equal, too.
+        self.request(request, move |(event, fds)| match event {
+            SupervisorEvent::UserPage {
+                port: of,
+                question: answered,
+                page,
+            } if of == port && answered == question => Ok(page),
+            other => Err((other, fds)),
+        })
     }
 
     /// Requests the speeds of interfaces, in bits a second, by the names of ports.

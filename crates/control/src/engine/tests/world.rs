@@ -12,7 +12,8 @@ use std::time::Duration;
 use api::v1::{
     CaptureQuery, DesiredState, EgressPortsDocument, FdbFilter, FdbFlushed, FlowsDocument,
     FlowsFilter, PortPatch, PortSecuritySpec, PortSpec, PortStatus, Problem, SegmentSpec,
-    StatsDocument, StatusDocument, TraceDocument, TraceRequest,
+    StatsDocument, StatusDocument, TraceDocument, TraceRequest, UserFlowsDocument, UserFlowsFilter,
+    UserLeasesDocument,
 };
 use channel::capture::{self, CaptureCommand, Writer};
 use channel::driving::{BackEnd, DriverCounters, DriverSpec, DriverState};
@@ -33,7 +34,7 @@ use channel::switching::{
     FrontEnds, Iommu, PortConfig, PortPhase, PortState, Request, Role, Station, StationUse,
     SwitchCommand, SwitchEvent, SwitchFigures,
 };
-use channel::user_reports::UserFigures;
+use channel::user_reports::{UserFigures, UserPage, UserQuestion, UserRows};
 use policy::port_security::Bindings;
 use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
@@ -43,7 +44,7 @@ use wire::flow::FlowKey;
 
 use super::scheduling::Scheduling;
 use crate::command::{Condition, Desired, Reply, Request as AskedFor, StartedCapture};
-use crate::engine::queries::{captures, egress, flush, status, trace};
+use crate::engine::queries::{captures, egress, flush, status, trace, user};
 use crate::engine::{Engine, Shared, changes};
 use crate::metrics::Facts;
 use crate::plan::Plan;
@@ -493,6 +494,8 @@ pub(super) struct Supervisor {
     pub(super) cpu_weight_errors: Vec<(String, String)>,
     /// Figures of user ports, by port.
     pub(super) user_figures: Vec<(String, UserFigures)>,
+    /// Tables of user ports, part by part.
+    pub(super) user_pages: Vec<UserRows>,
     /// Speeds of interfaces by port, in bits a second.
     pub(super) speeds: Vec<(String, u64)>,
     pub(super) dials: Vec<(PortId, String)>,
@@ -509,6 +512,18 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
+    /// Each part is at the place of its number.
+    fn user_page(&self, port: &str, question: UserQuestion) -> Result<UserPage, String> {
+        let rows = self.user_pages.get(question.from as usize);
+        let rows = rows.ok_or_else(|| format!("nothing of {port}"))?;
+        let next = question.from + 1;
+        Ok(UserPage {
+            question,
+            rows: rows.clone(),
+            next: ((next as usize) < self.user_pages.len()).then_some(next),
+        })
+    }
+
     /// Users are numbers here.
     fn listen_for(&mut self, path: &str, owner: SocketOwner) -> Result<Option<u32>, NoSocket> {
         let number = |name: &String| name.parse::<u32>().ok();
@@ -655,6 +670,15 @@ fn run_supervisor(
             SupervisorRequest::AllUserFigures => {
                 let figures = supervisor.user_figures.clone();
                 (SupervisorEvent::UserFigures(figures), None)
+            }
+            SupervisorRequest::UserTable { port, question } => {
+                let page = supervisor.user_page(&port, question);
+                let event = SupervisorEvent::UserPage {
+                    port,
+                    question,
+                    page,
+                };
+                (event, None)
             }
             SupervisorRequest::KernelDrops => {
                 let drivers = supervisor.drivers.iter().map(driver_state);
@@ -1105,6 +1129,19 @@ impl Engine {
 
     pub(super) fn follow_speeds(&mut self) -> Result<(), Problem> {
         self.complete(async |e: &Shared<'_>| changes::follow_speeds(e).await)
+    }
+
+    pub(super) fn user_flows(
+        &mut self,
+        port: &str,
+        limit: Option<u16>,
+    ) -> Result<UserFlowsDocument, Problem> {
+        let filter = UserFlowsFilter { limit };
+        self.complete(async |e: &Shared<'_>| user::flows(e, port, &filter).await)
+    }
+
+    pub(super) fn user_leases(&mut self, port: &str) -> Result<UserLeasesDocument, Problem> {
+        self.complete(async |e: &Shared<'_>| user::leases(e, port).await)
     }
 
     pub(super) fn facts(&mut self) -> Result<Facts, Problem> {

@@ -21,6 +21,14 @@ fn datagrams_go_to_a_service_and_back() {
     let parsed = Parsed::parse(&answer, answer.len());
     assert_eq!((parsed.src_port, parsed.dst_port), (port, 2000));
     assert!(answer.ends_with(b"answer"));
+    let [mapping] = &world.flows(0).0[..] else {
+        panic!("one flow");
+    };
+    assert_eq!(USER_STATES[usize::from(mapping.state)], ("udp", "mapped"));
+    assert_eq!(mapping.bytes, Some([8, 6]));
+    let totals = world.worker.figures().totals;
+    assert_eq!((totals.from_guests, totals.to_guests), (8, 6));
+    assert_eq!(totals.results, [1, 0, 0]);
 }
 
 /// A program of the host that sends to a forward.

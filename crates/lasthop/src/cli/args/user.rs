@@ -1,7 +1,9 @@
-//! Options of user ports.
+//! Options and commands of user ports.
 
-use api::v1::{ForwardSpec, PortPatch, PortSpec};
-use clap::Args;
+use api::v1::{ForwardSpec, PortPatch, PortSpec, UserFlowsFilter};
+use clap::{Args, Subcommand, value_parser};
+
+use super::{Output, name};
 
 /// The options of `port add`.
 #[derive(Debug, Default, Args)]
@@ -110,4 +112,82 @@ impl UserChanges {
             ..port
         }
     }
+}
+
+/// Commands about the outside of a user port.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum UserPort {
+    /// Show connections and UDP mappings of a user port
+    Flows(UserFlowsArgs),
+    /// Show the addresses that guests of a user port have by DHCP
+    Leases {
+        /// Port
+        #[arg(value_parser = name)]
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct UserFlowsArgs {
+    /// Port
+    #[arg(value_parser = name)]
+    pub(in crate::cli) name: String,
+    /// Maximum number of flows
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = api::v1::USER_LIST_DEFAULT,
+        value_parser = value_parser!(u16).range(1..=1024)
+    )]
+    limit: u16,
+    #[command(flatten)]
+    pub(in crate::cli) output: Output,
+}
+
+impl UserFlowsArgs {
+    /// Returns the API's query.
+    pub(in crate::cli) fn filter(&self) -> UserFlowsFilter {
+        let limit = Some(self.limit);
+        UserFlowsFilter { limit }
+    }
+}
+
+/// Changes of single forwards.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum Forward {
+    /// Show the forwards of a user port
+    List {
+        /// User port
+        #[arg(value_parser = name)]
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Add a forward; connections of others stay
+    Add {
+        /// User port
+        #[arg(value_parser = name)]
+        name: String,
+        /// Where the host listens, like "tcp 127.0.0.1:2222"
+        #[arg(value_name = "LISTEN")]
+        listen: String,
+        /// Where it leads: the port of a guest or an address, and a TCP port, like vm1:22
+        #[arg(value_name = "TO")]
+        to: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove a forward; its connections stay
+    Remove {
+        /// User port
+        #[arg(value_parser = name)]
+        name: String,
+        /// Where the host listens, like "tcp 127.0.0.1:2222"
+        #[arg(value_name = "LISTEN")]
+        listen: String,
+        #[command(flatten)]
+        output: Output,
+    },
 }

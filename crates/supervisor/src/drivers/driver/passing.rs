@@ -5,6 +5,7 @@ use driver::device::Device;
 
 use super::flows::KeptFlows;
 use super::forwards::Forwards;
+use super::questions::Questions;
 use super::{Child, Dial, Driver, Kind};
 use crate::replace::{IncomingFds, OutgoingFds, PassedDriver, PassedFlows};
 
@@ -64,6 +65,7 @@ impl Driver {
         let sockets = sockets.collect::<Result<_, String>>()?;
         let listening = from.listening.into_iter();
         let listening = listening.map(|(at, fd)| Ok((at, fds.take(fd)?)));
+        self.user.questions = Questions::of_predecessor();
         self.user.forwards = Forwards::of(listening.collect::<Result<_, String>>()?);
         self.user.flows = Some(KeptFlows::of(fds.take(from.records)?, from.slots, sockets));
         Ok(())

@@ -14,6 +14,7 @@ use driver::device::Device;
 use super::Child;
 use super::flows::KeptFlows;
 use super::forwards::Forwards;
+use super::questions::Questions;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -27,6 +28,7 @@ pub(super) struct UserPort {
     /// Once it has had a process.
     pub(super) flows: Option<KeptFlows>,
     pub(super) forwards: Forwards,
+    pub(super) questions: Questions,
     /// The process has no way out.
     is_denied: bool,
     /// As the process has reported them.
@@ -133,6 +135,7 @@ impl UserPort {
     /// The system's refusal.
     pub(super) fn start(&mut self, process: &Child) -> io::Result<()> {
         (self.sent, self.is_denied) = (None, false);
+        self.questions.begin();
         if let Some(before) = &mut self.figures {
             let totals = std::mem::take(&mut before.totals);
             self.totals_before = self.totals_before.plus(&totals);
@@ -166,6 +169,11 @@ impl UserPort {
             SupervisorRequest::NetworkDenied => {
                 tracing::warn!("{DENIED}");
                 self.is_denied = true;
+            }
+            SupervisorRequest::UserPage(page) => {
+                if !self.questions.answered(page) {
+                    return Handled::Unsound;
+                }
             }
             SupervisorRequest::UserFigures(figures) => self.figures = Some(figures),
             SupervisorRequest::NextForwards => {
