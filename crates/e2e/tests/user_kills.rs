@@ -312,6 +312,8 @@ fn connections_outlive_driver_switch_and_version() {
     let ports = [guests, port("streams", ""), user_port(&host, &forward)].concat();
     let lasthop = Lasthop::start(&format!("[switch]\nname = \"host1\"\n{ports}"));
 
+    // A DHCP client asks again after ten seconds.
+    lasthop.wait_port("out", "up");
     turn.step("idle connections");
     let idle: Vec<_> = names
         .iter()

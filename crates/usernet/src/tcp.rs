@@ -119,6 +119,18 @@ struct Receiving {
     closed: bool,
     /// The driver reports room.
     awaiting: bool,
+    lost: Lost,
+}
+
+/// What the guest sent to the process before, and did not get to the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Lost {
+    #[default]
+    Nothing,
+    /// No segment has come since the flow was restored.
+    Unknown,
+    /// All in front of this place.
+    Before(u32),
 }
 
 /// A flow.
@@ -338,6 +350,7 @@ impl Flow {
             self.receive_fin(context);
         }
         self.send_ack(context);
+        self.tell_loss(context);
         self.watch_room(context);
         self.finish(context);
     }
@@ -408,10 +421,41 @@ impl Flow {
         }
         self.timer.heard(context.now);
         self.receive_ack(segment, context);
+        self.find_loss(segment, context);
         self.receive_payload(segment, context);
         self.finish(context);
         if self.state == State::Open {
             self.pump(context);
+        }
+    }
+
+    /// The first segment after a restart shows what was lost before it.
+    fn find_loss(&mut self, segment: &Incoming, context: &mut Context<'_>) {
+        if self.receiving.lost != Lost::Unknown {
+            return;
+        }
+        self.receiving.lost = Lost::Nothing;
+        if after(segment.seq, self.receiving.nxt) {
+            self.receiving.lost = Lost::Before(segment.seq);
+            // It may tell another window, and then is no duplicate.
+            self.send_ack(context);
+            self.tell_loss(context);
+        }
+    }
+
+    /// Has the guest send the next lost segment at once, and not after its time-out: there are
+    /// stacks that send one and no more for each loss that they are told of (RFC 5681, section
+    /// 3.2).
+    fn tell_loss(&mut self, context: &mut Context<'_>) {
+        let Lost::Before(end) = self.receiving.lost else {
+            return;
+        };
+        if !before(self.receiving.nxt, end) {
+            self.receiving.lost = Lost::Nothing;
+            return;
+        }
+        for _ in 0..DUPLICATES {
+            self.send_ack(context);
         }
     }
 

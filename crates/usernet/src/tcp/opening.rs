@@ -4,7 +4,7 @@ use wire::tcp::{ACK, SYN};
 
 use super::challenge::Challenges;
 use super::timer::Timer;
-use super::{Context, Flow, Incoming, RST, Receiving, SCALE, Sending, State};
+use super::{Context, Flow, Incoming, Lost, RST, Receiving, SCALE, Sending, State};
 use crate::action::Action;
 use crate::headers::{Ends, Segment};
 use crate::progress::Progress;
@@ -81,6 +81,7 @@ impl Flow {
         receiving.edge = receiving.nxt;
         receiving.room = progress.room;
         receiving.closed = progress.guest_closed;
+        receiving.lost = Lost::Unknown;
         let sending = &mut flow.sending;
         sending.una = record
             .iss

@@ -291,6 +291,56 @@ fn acknowledgements_behind_the_window_count_after_a_restart() {
 }
 
 #[test]
+fn a_successor_has_the_guest_send_at_once_what_was_lost() {
+    let mut first = host();
+    let next = established(&mut first);
+    let Some(Kept::Flow(record)) = first.translator.record(first.flow.unwrap()) else {
+        panic!("no record");
+    };
+    let progress = Progress {
+        taken: 100,
+        given: 0,
+        unread: 0,
+        guest_closed: false,
+        peer_closed: false,
+        room: 1 << 20,
+    };
+    let nxt = AT.wrapping_add(100);
+    let mut second = Translator::new(settings());
+    let mut out = Vec::new();
+    let flow = second.restore(0, &record, &progress, &mut out).unwrap();
+    let acks = |out: &mut Vec<Action>| {
+        let acks = out.drain(..).filter_map(|action| match action {
+            Action::Frame(headers) => {
+                let tcp = TcpView::new_checked(&headers.bytes()[34..]).unwrap();
+                Some((tcp.ack().wrapping_sub(nxt), tcp.flags()))
+            }
+            _ => None,
+        });
+        acks.collect::<Vec<_>>()
+    };
+    out.clear();
+    let mut frame = |second: &mut Translator, at: u32, len: usize, out: &mut Vec<Action>| {
+        let frame = segment(nxt.wrapping_add(at), next, ACK, &vec![1; len]);
+        let net = wire::virtio::net::NetHeader::default();
+        second.frame(0, &frame, frame.len(), &net, out);
+        if len > 0 {
+            let (taken, room) = (len as u32, 1 << 20);
+            second.socket(0, flow, SocketEvent::Sent { taken, room }, out);
+        }
+    };
+    // The answer to the probe says how far the guest is.
+    frame(&mut second, 3000, 0, &mut out);
+    assert_eq!(acks(&mut out), [(0, ACK); 4]);
+    frame(&mut second, 3000, 0, &mut out);
+    assert_eq!(acks(&mut out), []);
+    frame(&mut second, 0, 1400, &mut out);
+    assert_eq!(acks(&mut out), [(1400, ACK); 4]);
+    frame(&mut second, 1400, 1600, &mut out);
+    assert_eq!(acks(&mut out), [(3000, ACK)]);
+}
+
+#[test]
 fn an_end_behind_urgent_data_counts_when_all_before_is_acknowledged() {
     let mut host = host();
     let next = established(&mut host);
