@@ -429,17 +429,25 @@ impl Flow {
         }
     }
 
-    /// The first segment after a restart shows what was lost before it.
+    /// The first segment after a restart shows what was lost before it. What comes behind a gap is
+    /// lost, too.
     fn find_loss(&mut self, segment: &Incoming, context: &mut Context<'_>) {
-        if self.receiving.lost != Lost::Unknown {
-            return;
-        }
-        self.receiving.lost = Lost::Nothing;
-        if after(segment.seq, self.receiving.nxt) {
-            self.receiving.lost = Lost::Before(segment.seq);
-            // It may tell another window, and then is no duplicate.
-            self.send_ack(context);
-            self.tell_loss(context);
+        let nxt = self.receiving.nxt;
+        let is_behind = after(segment.seq, nxt);
+        let end = segment.seq.wrapping_add(segment.payload.len);
+        match self.receiving.lost {
+            Lost::Nothing => {}
+            Lost::Unknown if is_behind => {
+                self.receiving.lost = Lost::Before(end);
+                // It may tell another window, and then is no duplicate.
+                self.send_ack(context);
+                self.tell_loss(context);
+            }
+            Lost::Unknown => self.receiving.lost = Lost::Nothing,
+            Lost::Before(before) if is_behind && after(end, before) => {
+                self.receiving.lost = Lost::Before(end);
+            }
+            Lost::Before(_) => {}
         }
     }
 
