@@ -15,13 +15,13 @@
 //! the whole network.
 
 mod accepted;
-mod actions;
 mod calls;
 mod datagrams;
 mod echoes;
 mod events;
 mod figures;
 mod forwards;
+mod gateway;
 mod guests;
 mod kept;
 mod listing;
@@ -35,7 +35,6 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,24 +49,22 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketType};
 use rustix::process::{Resource, getrlimit};
-use usernet::network::{Access, Destination, Network, Protocol, Refusal, destination};
+use usernet::network::{Destination, Network, Protocol, Refusal, destination};
 use usernet::services::{Checksum, Errors, Handled, Offer, Services};
 use usernet::{
-    Action, Bounds, FlowId, Kept, Nanos, Peek, Peeked, Secret, Settings, SocketEvent, Translator,
-    Turns, Verdict,
+    Action, Bounds, Kept, Nanos, Peeked, Secret, Settings, SocketEvent, Translator, Verdict,
 };
 use wire::SNAPSHOT;
 use wire::virtio::net::{self, NetHeader};
 
 use crate::frames::{BATCH, HEADER};
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
-use accepted::Accepted;
-use datagrams::Source;
 use echoes::{Echoes, Request};
 use events::Tag;
 use figures::Counters;
 pub(crate) use forwards::Forward;
 use forwards::Forwards;
+use gateway::{Desired, Gateway, Waiting};
 use guests::Guests;
 use kept::Keeper;
 pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
@@ -85,8 +82,6 @@ pub(crate) const OTHER_DESCRIPTORS: u32 = 2048;
 const EVENTS: usize = 256;
 /// Flows of this age outlive the process.
 const YOUNG: Nanos = 1_000_000_000;
-/// For so long the names of ports are used before leases are looked at again.
-const NAMES: Nanos = 1_000_000_000;
 /// An address of the Internet: whether there is a way to it says whether there is IPv6.
 const FAR6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
 
@@ -146,19 +141,6 @@ impl Orders {
     }
 }
 
-/// Flows that wait for something.
-#[derive(Debug)]
-struct Waiting {
-    /// TCP flows to peek.
-    turns: Turns,
-    /// Sockets that have datagrams.
-    datagrams: VecDeque<Source>,
-    /// Flows that are to outlive the process from a time on, the oldest first.
-    young: VecDeque<(Nanos, FlowId)>,
-    /// Connections whose guest is asked for.
-    accepted: Accepted,
-}
-
 /// The part of a predecessor that is left, and the way to leave the same to a successor.
 #[derive(Debug)]
 pub(crate) struct Inherited {
@@ -167,44 +149,14 @@ pub(crate) struct Inherited {
     pub(crate) outbox: Arc<Outbox>,
 }
 
-/// Settings that can change under flows.
-#[derive(Debug)]
-struct Desired {
-    network: UserNetwork,
-    access: Access,
-    /// Time from which on leases are looked at for names.
-    names_until: Nanos,
-}
-
-impl Desired {
-    fn new(network: UserNetwork) -> Result<Self, SettingsError> {
-        Ok(Self {
-            access: settings::access(&network)?,
-            network,
-            names_until: 0,
-        })
-    }
-}
-
 /// A worker: see the module.
 #[derive(Debug)]
 pub(crate) struct UserWorker {
     status: Arc<WorkerStatus>,
     orders: Arc<Orders>,
-    network: Network,
-    desired: Desired,
     from_switch: Side,
-    guests: Guests,
-    translator: Translator,
-    services: Services,
-    errors: Errors,
-    sockets: Sockets,
-    questions: Questions,
     echoes: Echoes,
-    forwards: Forwards,
-    waiting: Waiting,
-    sends: Sends,
-    counters: Counters,
+    gateway: Gateway,
 }
 
 /// Returns whether the system denies this process all IP packets, those over loopback included.
@@ -286,31 +238,31 @@ impl UserWorker {
         guests.side.queue.disarm();
         let taken: Vec<u32> = inherited.flows.iter().map(|flow| flow.slot).collect();
         let keeper = Keeper::new(inherited.records, &taken, inherited.outbox);
-        let mut worker = Self {
-            sockets: Sockets::new(epoll.try_clone()?, keeper),
-            echoes: Echoes::new(epoll.try_clone()?, network),
+        let sockets = Sockets::new(epoll.try_clone()?, keeper);
+        let echoes = Echoes::new(epoll.try_clone()?, network);
+        let gateway = Gateway {
+            sockets,
             forwards: Forwards::new(epoll, network),
-            status,
-            orders,
             network,
             desired,
-            from_switch,
             guests,
             translator,
             services,
             errors: Errors::new(network, secret),
             questions,
-            waiting: Waiting {
-                turns: Turns::new(secret),
-                datagrams: VecDeque::new(),
-                young: VecDeque::new(),
-                accepted: Accepted::default(),
-            },
+            waiting: Waiting::new(secret),
             sends: Sends::default(),
             counters: Counters {
                 flows_max: bounds.flows,
                 ..Counters::default()
             },
+        };
+        let mut worker = Self {
+            status,
+            orders,
+            from_switch,
+            echoes,
+            gateway,
         };
         worker.restore(inherited.flows);
         Ok(worker)
@@ -323,12 +275,12 @@ impl UserWorker {
             let mut actions = Vec::new();
             let restored = self.restored(slot, socket, now, &mut actions);
             if restored.is_none() {
-                self.sockets.disinherit(slot);
+                self.gateway.sockets.disinherit(slot);
             }
-            self.perform(actions, None, now);
+            self.gateway.perform(actions, None, now);
         }
         if count > 0 {
-            let left = self.translator.len();
+            let left = self.gateway.translator.len();
             tracing::info!("{left} of {count} flows of the driver before continue");
         }
     }
@@ -340,31 +292,37 @@ impl UserWorker {
         now: Nanos,
         actions: &mut Vec<Action>,
     ) -> Option<()> {
-        let (flow, kind) = match Kept::decode(&self.sockets.record(slot)).ok()? {
+        let (flow, kind) = match Kept::decode(&self.gateway.sockets.record(slot)).ok()? {
             Kept::Flow(record) => {
                 let room = sockets::room_of(&socket);
                 let progress = calls::progress(socket.as_fd(), record.connected, room)?;
-                let flow = self.translator.restore(now, &record, &progress, actions);
+                let flow = self
+                    .gateway
+                    .translator
+                    .restore(now, &record, &progress, actions);
                 (flow.ok()?, (Progress::Connected, false))
             }
             Kept::Mapping(record) => {
                 let listen = sockets::datagrams_at(&socket)?;
-                let flow = self.translator.restore_mapping(now, &record, listen);
+                let flow = self
+                    .gateway
+                    .translator
+                    .restore_mapping(now, &record, listen);
                 let is_shared = record.forwarded.is_some();
                 (flow.ok()?, (Progress::Datagrams, is_shared))
             }
         };
-        self.sockets.inherit(flow, socket, slot, kind).ok()
+        self.gateway.sockets.inherit(flow, socket, slot, kind).ok()
     }
 
     /// Has flows outlive the process that are old enough, or all.
     fn keep(&mut self, now: Nanos, all: bool) {
-        while let Some((due, flow)) = self.waiting.young.front().copied()
+        while let Some((due, flow)) = self.gateway.waiting.young.front().copied()
             && (all || due <= now)
         {
-            self.waiting.young.pop_front();
-            if let Some(record) = self.translator.record(flow) {
-                self.sockets.keep(flow, &record.encode());
+            self.gateway.waiting.young.pop_front();
+            if let Some(record) = self.gateway.translator.record(flow) {
+                self.gateway.sockets.keep(flow, &record.encode());
             }
         }
     }
@@ -374,7 +332,7 @@ impl UserWorker {
     /// # Errors
     /// The system's refusal.
     pub(crate) fn rings(&self) -> io::Result<[Ring; 2]> {
-        Ok([self.from_switch.ring()?, self.guests.side.ring()?])
+        Ok([self.from_switch.ring()?, self.gateway.guests.side.ring()?])
     }
 
     pub(crate) fn status(&self) -> Arc<WorkerStatus> {
@@ -397,10 +355,10 @@ impl UserWorker {
     /// Returns `true` when it has reached the requested phase.
     fn turn(&mut self) -> Result<bool, WorkerError> {
         let now = now();
-        if self.status.pong(&self.counters.frames) {
-            self.orders.report(self.figures());
-            let offer = offer(&self.network, &self.desired.network);
-            self.services.set_offer(offer);
+        if self.status.pong(&self.gateway.counters.frames) {
+            self.orders.report(self.gateway.figures());
+            let offer = offer(&self.gateway.network, &self.gateway.desired.network);
+            self.gateway.services.set_offer(offer);
         }
         if let Some(desired) = self.orders.take() {
             self.follow(desired)?;
@@ -409,24 +367,28 @@ impl UserWorker {
             self.set_forwards(forwards, now)?;
         }
         if let Some(question) = self.orders.take_question() {
-            let page = self.page(question, now);
-            self.sockets.answer(page);
+            let page = listing::page(&mut self.gateway, question, now);
+            self.gateway.sockets.answer(page);
         }
         let requested = self.status.requested();
         let is_running = requested == Phase::Running;
         if !is_running {
-            self.guests.close();
+            self.gateway.guests.close();
         }
         self.keep(now, !is_running);
-        self.guests.take_back()?;
+        self.gateway.guests.take_back()?;
         let mut moved = self.receive(now)?;
         if is_running {
             moved |= self.serve(now);
             self.expire(now);
         }
-        self.guests.publish()?;
+        self.gateway.guests.publish()?;
         self.from_switch.publish()?;
-        if !moved && !is_running && !self.status.has_reached(requested) && self.guests.is_empty() {
+        if !moved
+            && !is_running
+            && !self.status.has_reached(requested)
+            && self.gateway.guests.is_empty()
+        {
             self.status.reach(requested);
             return Ok(true);
         }
@@ -442,48 +404,36 @@ impl UserWorker {
 
     /// Changes what can be changed under flows.
     fn follow(&mut self, network: UserNetwork) -> Result<(), WorkerError> {
-        if settings::network(&network)? != self.network {
+        if settings::network(&network)? != self.gateway.network {
             return Err(SettingsError::Changed.into());
         }
-        let offer = offer(&self.network, &network);
-        self.services.set_offer(offer);
+        let offer = offer(&self.gateway.network, &network);
+        self.gateway.services.set_offer(offer);
         let reserved = settings::reserved(&network);
-        self.services.leases_mut().reserve(reserved);
-        self.desired = Desired::new(network)?;
-        self.translator.set_access(self.desired.access.clone());
-        self.name(now());
+        self.gateway.services.leases_mut().reserve(reserved);
+        self.gateway.desired = Desired::new(network)?;
+        self.gateway
+            .translator
+            .set_access(self.gateway.desired.access.clone());
+        self.gateway.name(now());
         Ok(())
     }
 
     /// Changes the forwards. Mappings of those that are gone end: their ports are to be free.
     fn set_forwards(&mut self, forwards: Vec<Forward>, now: Nanos) -> io::Result<()> {
-        self.forwards.set(forwards)?;
-        let (forwards, mut actions) = (&self.forwards, Vec::new());
-        self.translator
+        self.gateway.forwards.set(forwards)?;
+        let (forwards, mut actions) = (&self.gateway.forwards, Vec::new());
+        self.gateway
+            .translator
             .retain_forwards(|listen| forwards.receives_at(listen), &mut actions);
-        self.perform(actions, None, now);
+        self.gateway.perform(actions, None, now);
         Ok(())
-    }
-
-    /// Looks for other names, if that was not done just before.
-    fn update_names(&mut self, now: Nanos) {
-        if now >= self.desired.names_until {
-            self.name(now);
-        }
-    }
-
-    /// Gives the DNS server the names of now.
-    fn name(&mut self, now: Nanos) {
-        let network = &self.desired.network;
-        let zone = settings::zone(network, self.services.leases());
-        self.questions.set(zone, settings::resolvers(network));
-        self.desired.names_until = now.saturating_add(NAMES);
     }
 
     /// Takes frames of guests. `true` when there may be more.
     fn receive(&mut self, now: Nanos) -> Result<bool, WorkerError> {
         let mut count = 0;
-        while count < BATCH && !self.guests.is_congested() {
+        while count < BATCH && !self.gateway.guests.is_congested() {
             let Some(used) = self.from_switch.queue.take()? else {
                 break;
             };
@@ -491,16 +441,19 @@ impl UserWorker {
                 return Err(WorkerError::Short(used.len));
             }
             let bytes = Bytes::of(&self.from_switch.queue, used.id, 0, used.len);
-            let sends = self.sends.count();
+            let sends = self.gateway.sends.count();
             self.frame(bytes, now);
-            if self.sends.count() == sends {
+            if self.gateway.sends.count() == sends {
                 self.free(used.id);
             } else {
-                self.sends.hold(used.id);
+                self.gateway.sends.hold(used.id);
             }
             count += 1;
         }
-        self.flush(now);
+        self.gateway.flush(now);
+        while let Some(id) = self.gateway.sends.take_sent() {
+            self.free(id);
+        }
         Ok(count > 0)
     }
 
@@ -518,38 +471,26 @@ impl UserWorker {
         let Some(frame) = bytes.part(net::LEN, bytes.len() - net::LEN) else {
             return;
         };
-        self.counters.frames.sent.frames += 1;
+        self.gateway.counters.frames.sent.frames += 1;
         let mut headers = [0; SNAPSHOT];
         let len = frame.copy_to(&mut headers);
         let mut actions = Vec::new();
         let verdict =
-            self.translator
+            self.gateway
+                .translator
                 .frame(now, &headers[..len], frame.len(), &header, &mut actions);
         match verdict {
             Verdict::Done | Verdict::Ignored => {}
             Verdict::Service => self.service(frame, &header, now),
             Verdict::Refused(refusal) => {
-                self.counters.refuse(refusal);
+                self.gateway.counters.refuse(refusal);
                 // A connection is refused by a reset, which is among the actions.
                 if actions.is_empty() {
-                    self.send_error(&copy_of(frame), refusal, now);
+                    self.gateway.send_error(&copy_of(frame), refusal, now);
                 }
             }
         }
-        self.perform(actions, Some(frame), now);
-    }
-
-    /// Counts a frame that was refused, and tells the guest.
-    fn refuse(&mut self, frame: Bytes, refusal: Refusal, now: Nanos) {
-        self.counters.refuse(refusal);
-        self.send_error(&copy_of(frame), refusal, now);
-    }
-
-    /// Tells a guest that its frame was refused.
-    fn send_error(&mut self, frame: &[u8], refusal: Refusal, now: Nanos) {
-        if let Some(answer) = self.errors.refused(now, frame, refusal) {
-            self.guests.send(NetHeader::default(), &answer);
-        }
+        self.gateway.perform(actions, Some(frame), now);
     }
 
     /// Handles a frame for the gateway or the DNS server, or an echo request.
@@ -560,24 +501,24 @@ impl UserWorker {
             Checksum::InFrame
         };
         let frame = copy_of(frame);
-        let answer = match self.services.frame(&frame, checksum, now) {
+        let answer = match self.gateway.services.frame(&frame, checksum, now) {
             Ok(Handled::Here(answer)) => {
                 self.lead_waiting(now);
                 answer.map(Reply::Frame)
             }
             Ok(Handled::Dns { client, message }) => {
-                self.update_names(now);
-                self.questions.ask(client, &message, now)
+                self.gateway.update_names(now);
+                self.gateway.questions.ask(client, &message, now)
             }
             Ok(Handled::Elsewhere) => {
                 if let Err(refusal) = self.echo(&frame, now) {
-                    self.counters.refuse(refusal);
-                    self.send_error(&frame, refusal, now);
+                    self.gateway.counters.refuse(refusal);
+                    self.gateway.send_error(&frame, refusal, now);
                 }
                 None
             }
             Err(refusal) => {
-                self.counters.refuse(refusal);
+                self.gateway.counters.refuse(refusal);
                 None
             }
         };
@@ -588,11 +529,11 @@ impl UserWorker {
     fn reply(&mut self, reply: Option<Reply>, now: Nanos) {
         match reply {
             None => {}
-            Some(Reply::Frame(frame)) => self.guests.send(NetHeader::default(), &frame),
+            Some(Reply::Frame(frame)) => self.gateway.guests.send(NetHeader::default(), &frame),
             Some(Reply::Stream(flow, events)) => {
                 let mut actions = Vec::new();
-                self.report_all(flow, events, now, &mut actions);
-                self.perform(actions, None, now);
+                self.gateway.report_all(flow, events, now, &mut actions);
+                self.gateway.perform(actions, None, now);
             }
         }
     }
@@ -601,12 +542,17 @@ impl UserWorker {
     fn echo(&mut self, frame: &[u8], now: Nanos) -> Result<(), Refusal> {
         let request = Request::parse(frame).ok_or(Refusal::Protocol)?;
         let to = SocketAddr::new(request.to, 0);
-        match destination(&self.network, &self.desired.access, Protocol::Icmp, to) {
+        match destination(
+            &self.gateway.network,
+            &self.gateway.desired.access,
+            Protocol::Icmp,
+            to,
+        ) {
             Destination::Outside(_) => {}
             Destination::Refused(refusal) => return Err(refusal),
             _ => return Err(Refusal::Unreachable),
         }
-        match self.sockets.is_own(request.to, now) {
+        match self.gateway.sockets.is_own(request.to, now) {
             Ok(false) => self.echoes.send(&request, now),
             Ok(true) => Err(Refusal::Denied),
             Err(_) => Err(Refusal::Unreachable),
@@ -617,8 +563,8 @@ impl UserWorker {
     fn serve(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for _ in 0..BATCH {
-            let peeked = self.guests.has_room() && self.peek_next(now);
-            let received = self.guests.has_room() && self.receive_next(now);
+            let peeked = self.gateway.guests.has_room() && self.peek_next(now);
+            let received = self.gateway.guests.has_room() && self.gateway.receive_next(now);
             if !peeked && !received {
                 break;
             }
@@ -629,100 +575,110 @@ impl UserWorker {
 
     /// Reads of the TCP flow whose turn it is. `false` when there is none.
     fn peek_next(&mut self, now: Nanos) -> bool {
-        let Some(flow) = self.waiting.turns.current() else {
+        let Some(flow) = self.gateway.waiting.turns.current() else {
             return false;
         };
-        let peek = self.translator.peek(now, flow);
-        let is_open = self.questions.has(flow) || self.sockets.get(flow).is_some();
+        let peek = self.gateway.translator.peek(now, flow);
+        let is_open = self.gateway.questions.has(flow) || self.gateway.sockets.get(flow).is_some();
         let Some(peek) = peek.filter(|_| is_open) else {
-            self.waiting.turns.closed(flow);
+            self.gateway.waiting.turns.closed(flow);
             return true;
         };
-        let Some(leased) = self.guests.lease() else {
+        let Some(leased) = self.gateway.guests.lease() else {
             return false;
         };
-        let into = self.guests.behind(&leased, peek.headers.into());
-        self.counters.frames.received.calls += 1;
+        let into = self.gateway.guests.behind(&leased, peek.headers.into());
+        self.gateway.counters.frames.received.calls += 1;
         let mut actions = Vec::new();
-        match self.read(flow, peek, into) {
+        match self.gateway.read(flow, peek, into) {
             Ok(peeked) => {
                 let headers = self
+                    .gateway
                     .translator
                     .peeked(now, flow, peek, peeked, &mut actions);
                 match (headers, peeked) {
                     (Some(headers), Peeked::Bytes(len)) => {
-                        self.counters.frames.received.frames += 1;
-                        self.guests.submit_headers(leased, &headers, len);
-                        self.waiting.turns.served(len);
+                        self.gateway.counters.frames.received.frames += 1;
+                        self.gateway.guests.submit_headers(leased, &headers, len);
+                        self.gateway.waiting.turns.served(len);
                     }
-                    _ => self.guests.give_back(leased),
+                    _ => self.gateway.guests.give_back(leased),
                 }
             }
             Err(_) => {
-                self.guests.give_back(leased);
-                self.waiting.turns.closed(flow);
-                self.report(flow, SocketEvent::Reset, now, &mut actions);
+                self.gateway.guests.give_back(leased);
+                self.gateway.waiting.turns.closed(flow);
+                self.gateway
+                    .report(flow, SocketEvent::Reset, now, &mut actions);
             }
         }
-        self.perform(actions, None, now);
+        self.gateway.perform(actions, None, now);
         true
-    }
-
-    /// Reads bytes of a flow without consuming them.
-    fn read(&mut self, flow: FlowId, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
-        match (
-            self.questions.peek(flow, peek, into),
-            self.sockets.get(flow),
-        ) {
-            (Some(peeked), _) => Ok(peeked),
-            (None, Some(socket)) => socket.peek(peek, into),
-            (None, None) => Err(Errno::BADF),
-        }
     }
 
     /// Handles everything whose time has come.
     fn expire(&mut self, now: Nanos) {
-        if self.translator.deadline().is_some_and(|at| at <= now) {
+        if self
+            .gateway
+            .translator
+            .deadline()
+            .is_some_and(|at| at <= now)
+        {
             let mut actions = Vec::new();
-            self.translator.expire(now, &mut actions);
-            self.perform(actions, None, now);
+            self.gateway.translator.expire(now, &mut actions);
+            self.gateway.perform(actions, None, now);
         }
-        if let Some(frame) = self.services.advertisement(now) {
-            self.guests.send(NetHeader::default(), &frame);
+        if let Some(frame) = self.gateway.services.advertisement(now) {
+            self.gateway.guests.send(NetHeader::default(), &frame);
         }
-        if self.questions.deadline().is_some_and(|at| at <= now) {
-            for reply in self.questions.expired(now) {
+        if self
+            .gateway
+            .questions
+            .deadline()
+            .is_some_and(|at| at <= now)
+        {
+            for reply in self.gateway.questions.expired(now) {
                 self.reply(Some(reply), now);
             }
         }
         if self.echoes.deadline().is_some_and(|at| at <= now) {
             self.echoes.expire(now);
         }
-        if self.waiting.accepted.deadline().is_some_and(|at| at <= now) {
+        if self
+            .gateway
+            .waiting
+            .accepted
+            .deadline()
+            .is_some_and(|at| at <= now)
+        {
             self.lead_waiting(now);
         }
     }
 
     /// The time at which something is due.
     fn sleep_limit(&self) -> Option<Nanos> {
-        let advertisement = self.network.prefix6().map(|_| self.services.deadline());
+        let advertisement = self
+            .gateway
+            .network
+            .prefix6()
+            .map(|_| self.gateway.services.deadline());
         let all = [
-            self.translator.deadline(),
-            self.questions.deadline(),
+            self.gateway.translator.deadline(),
+            self.gateway.questions.deadline(),
             self.echoes.deadline(),
-            self.waiting.accepted.deadline(),
+            self.gateway.waiting.accepted.deadline(),
             advertisement,
-            self.waiting.young.front().map(|(due, _)| *due),
+            self.gateway.waiting.young.front().map(|(due, _)| *due),
         ];
         all.into_iter().flatten().min()
     }
 
     /// Requests kicks. `true` when there is work already.
     fn prepare_sleep(&mut self, is_running: bool) -> Result<bool, WorkerError> {
-        let frames = !self.guests.is_congested() && self.from_switch.queue.arm()?;
+        let frames = !self.gateway.guests.is_congested() && self.from_switch.queue.arm()?;
         // Used buffers are only waited for when there are none, or all of them must return.
-        let waits = !is_running || self.guests.is_short();
-        let buffers = waits && self.guests.side.queue.arm()?;
+        let waits = !is_running || self.gateway.guests.is_short();
+        let buffers = waits && self.gateway.guests.side.queue.arm()?;
         Ok(frames || buffers)
     }
 }

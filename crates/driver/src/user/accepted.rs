@@ -8,7 +8,6 @@ use rustix::net::connect_unspec;
 use usernet::network::Refusal;
 use usernet::{Nanos, SocketEvent};
 use wire::MacAddr;
-use wire::virtio::net::NetHeader;
 
 use super::UserWorker;
 use super::events::Tag;
@@ -53,7 +52,7 @@ impl Accepted {
 impl UserWorker {
     /// Accepts a connection of a forward; others have their turn between.
     pub(super) fn accept(&mut self, tag: Tag, now: Nanos) {
-        if let Some((socket, peer)) = self.forwards.accept(tag) {
+        if let Some((socket, peer)) = self.gateway.forwards.accept(tag) {
             let connection = Connection {
                 socket,
                 peer,
@@ -67,7 +66,7 @@ impl UserWorker {
 
     /// Looks again for the guests of connections that wait.
     pub(super) fn lead_waiting(&mut self, now: Nanos) {
-        for connection in std::mem::take(&mut self.waiting.accepted.0) {
+        for connection in std::mem::take(&mut self.gateway.waiting.accepted.0) {
             self.lead(connection, now);
         }
     }
@@ -75,21 +74,23 @@ impl UserWorker {
     /// Leads a connection to its guest. One without a known guest is reset, at once or when the
     /// questions for its station were not answered.
     fn lead(&mut self, mut connection: Connection, now: Nanos) {
-        let desired = &self.desired.network;
+        let desired = &self.gateway.desired.network;
         match self
+            .gateway
             .forwards
-            .guest(connection.tag, desired, &self.services, now)
+            .guest(connection.tag, desired, &self.gateway.services, now)
         {
             Found::Guest(guest, station) => self.open(connection, (guest, station), now),
             Found::Ask(address)
-                if connection.may_wait(now) && self.waiting.accepted.0.len() < WAITING_MAX =>
+                if connection.may_wait(now)
+                    && self.gateway.waiting.accepted.0.len() < WAITING_MAX =>
             {
                 if now >= connection.due {
                     connection.asked += 1;
                     connection.due = now.saturating_add(INTERVAL);
-                    self.ask(address);
+                    self.gateway.ask(address);
                 }
-                self.waiting.accepted.0.push(connection);
+                self.gateway.waiting.accepted.0.push(connection);
             }
             Found::Ask(_) | Found::Nothing => self.reset(&connection.socket, Refusal::Unreachable),
         }
@@ -99,31 +100,26 @@ impl UserWorker {
         let Connection { socket, peer, .. } = connection;
         let mut actions = Vec::new();
         let room = sockets::room_of(&socket);
-        let peer = self.forwards.seen(peer).ok_or(Refusal::Unreachable);
+        let peer = self.gateway.forwards.seen(peer).ok_or(Refusal::Unreachable);
         let flow = peer.and_then(|peer| {
-            self.translator
+            self.gateway
+                .translator
                 .accepted(now, guest, peer, room, &mut actions)
         });
         match flow {
             Ok(flow) => {
-                if self.sockets.accepted(flow, socket).is_err() {
-                    self.report(flow, SocketEvent::Reset, now, &mut actions);
+                if self.gateway.sockets.accepted(flow, socket).is_err() {
+                    self.gateway
+                        .report(flow, SocketEvent::Reset, now, &mut actions);
                 }
             }
             Err(refusal) => self.reset(&socket, refusal),
         }
-        self.perform(actions, None, now);
+        self.gateway.perform(actions, None, now);
     }
 
     fn reset(&mut self, socket: &OwnedFd, refusal: Refusal) {
-        self.counters.refuse(refusal);
+        self.gateway.counters.refuse(refusal);
         let _ = connect_unspec(socket);
-    }
-
-    /// Asks the segment for the station at an address.
-    pub(super) fn ask(&mut self, address: std::net::IpAddr) {
-        if let Some(frame) = self.services.ask(address) {
-            self.guests.send(NetHeader::default(), &frame);
-        }
     }
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use usernet::network::Refusal;
 use usernet::{Datagrams, FlowId, Forwarded, Headers, Nanos, Target};
-use wire::ethernet;
 use wire::virtio::net::NetHeader;
+use wire::{MacAddr, ethernet};
 
-use super::UserWorker;
 use super::calls::{self, MANY, Received};
 use super::events::Tag;
+use super::forwards::Found;
+use super::gateway::Gateway;
 use super::guests::Leased;
 use super::sockets::{HEADERS_V4, HEADERS_V6};
 
@@ -43,7 +44,7 @@ struct Receiver {
     listen: Option<SocketAddr>,
 }
 
-impl UserWorker {
+impl Gateway {
     fn receiver(&mut self, source: Source) -> Option<Receiver> {
         let (socket, headers, listen) = match source {
             Source::Flow(flow) => {
@@ -236,6 +237,26 @@ impl UserWorker {
                 headers
             }
             (Source::Forward(_), None) => None,
+        }
+    }
+
+    /// Returns the guest that a forward leads to. One whose station is not known is asked for it.
+    pub(super) fn guest_of(&mut self, tag: Tag, now: Nanos) -> Option<(SocketAddr, MacAddr)> {
+        let desired = &self.desired.network;
+        match self.forwards.guest(tag, desired, &self.services, now) {
+            Found::Guest(guest, station) => Some((guest, station)),
+            Found::Ask(address) => {
+                self.ask(address);
+                None
+            }
+            Found::Nothing => None,
+        }
+    }
+
+    /// Asks the segment for the station at an address.
+    pub(super) fn ask(&mut self, address: std::net::IpAddr) {
+        if let Some(frame) = self.services.ask(address) {
+            self.guests.send(NetHeader::default(), &frame);
         }
     }
 }

@@ -5,7 +5,7 @@ use channel::user_reports::{UserFigures, UserTotals};
 use usernet::Failure;
 use usernet::network::Refusal;
 
-use super::UserWorker;
+use super::gateway::Gateway;
 
 /// Counters of a worker.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Counters {
     }
 }
 
-impl UserWorker {
+impl Gateway {
     pub(super) fn figures(&self) -> UserFigures {
         let (kept, kept_max) = self.sockets.kept();
         UserFigures {

@@ -1,18 +1,15 @@
 //! Events of sockets, reported to the translator.
 
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use channel::driving::ForwardProtocol;
 use rustix::event::epoll::{Event, EventFlags};
 use usernet::{Failure, Nanos, SocketEvent};
-use wire::MacAddr;
 use wire::virtio::net::NetHeader;
 
 use super::datagrams::Source;
 use super::events::{Kind, Tag};
-use super::forwards::Found;
 use super::sockets::{self, Progress};
 use super::{EVENTS, UserWorker, now};
 use crate::worker::WorkerError;
@@ -25,7 +22,7 @@ impl UserWorker {
         is_running: bool,
     ) -> Result<(), WorkerError> {
         let mut buffer = [MaybeUninit::<Event>::uninit(); EVENTS];
-        let events = sys::wait::events(self.sockets.epoll(), &mut buffer, limit)?;
+        let events = sys::wait::events(self.gateway.sockets.epoll(), &mut buffer, limit)?;
         if !is_running {
             return Ok(());
         }
@@ -36,7 +33,7 @@ impl UserWorker {
                 Kind::Wake => {}
                 Kind::Flow => self.flow_event(tag, flags, now),
                 Kind::Question => {
-                    let reply = self.questions.event(tag, now);
+                    let reply = self.gateway.questions.event(tag, now);
                     self.reply(reply, now);
                 }
                 Kind::Echo => {
@@ -44,7 +41,7 @@ impl UserWorker {
                         self.report_echo_errors(tag, now);
                     }
                     if let Some(frame) = self.echoes.event(tag) {
-                        self.guests.send(NetHeader::default(), &frame);
+                        self.gateway.guests.send(NetHeader::default(), &frame);
                     }
                 }
                 Kind::Forward => self.forward_event(tag, flags, now),
@@ -56,38 +53,28 @@ impl UserWorker {
     /// Tells a guest of echo requests that were not delivered.
     fn report_echo_errors(&mut self, tag: Tag, now: Nanos) {
         while let Some((request, error)) = self.echoes.next_error(tag) {
-            if let Some(frame) = self.errors.about(now, &request, error) {
-                self.guests.send(NetHeader::default(), &frame);
+            if let Some(frame) = self.gateway.errors.about(now, &request, error) {
+                self.gateway.guests.send(NetHeader::default(), &frame);
             }
         }
     }
 
     /// Something has come to the socket of a forward.
     fn forward_event(&mut self, tag: Tag, flags: EventFlags, now: Nanos) {
-        match self.forwards.protocol(tag) {
+        match self.gateway.forwards.protocol(tag) {
             Some(ForwardProtocol::Tcp) => self.accept(tag, now),
             Some(ForwardProtocol::Udp) => {
                 if flags.contains(EventFlags::ERR) {
-                    self.report_errors(Source::Forward(tag), now);
+                    self.gateway.report_errors(Source::Forward(tag), now);
                 }
-                if !self.forwards.set_queued(tag, true) {
-                    self.waiting.datagrams.push_back(Source::Forward(tag));
+                if !self.gateway.forwards.set_queued(tag, true) {
+                    self.gateway
+                        .waiting
+                        .datagrams
+                        .push_back(Source::Forward(tag));
                 }
             }
             None => {}
-        }
-    }
-
-    /// Returns the guest that a forward leads to. One whose station is not known is asked for it.
-    pub(super) fn guest_of(&mut self, tag: Tag, now: Nanos) -> Option<(SocketAddr, MacAddr)> {
-        let desired = &self.desired.network;
-        match self.forwards.guest(tag, desired, &self.services, now) {
-            Found::Guest(guest, station) => Some((guest, station)),
-            Found::Ask(address) => {
-                self.ask(address);
-                None
-            }
-            Found::Nothing => None,
         }
     }
 
@@ -95,7 +82,7 @@ impl UserWorker {
         const READABLE: EventFlags = EventFlags::IN
             .union(EventFlags::RDHUP)
             .union(EventFlags::HUP);
-        let Some(socket) = self.sockets.of_event(tag) else {
+        let Some(socket) = self.gateway.sockets.of_event(tag) else {
             return;
         };
         let flow = socket.flow;
@@ -110,10 +97,10 @@ impl UserWorker {
         match socket.progress {
             Progress::Datagrams => {
                 if !std::mem::replace(&mut socket.is_queued, true) {
-                    self.waiting.datagrams.push_back(Source::Flow(flow));
+                    self.gateway.waiting.datagrams.push_back(Source::Flow(flow));
                 }
                 if flags.contains(EventFlags::ERR) {
-                    self.report_errors(Source::Flow(flow), now);
+                    self.gateway.report_errors(Source::Flow(flow), now);
                 }
                 return;
             }
@@ -121,37 +108,45 @@ impl UserWorker {
                 let has_failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
                 match socket.take_error() {
                     Some(error) => {
-                        self.fail(flow, sockets::failure(error), now, &mut actions);
+                        self.gateway
+                            .fail(flow, sockets::failure(error), now, &mut actions);
                     }
                     None if is_writable && !has_failed => {
                         socket.progress = Progress::Connected;
                         let room = socket.room_of_writable();
-                        self.report(flow, SocketEvent::Connected { room }, now, &mut actions);
+                        self.gateway.report(
+                            flow,
+                            SocketEvent::Connected { room },
+                            now,
+                            &mut actions,
+                        );
                         if let Some(read) = read {
-                            self.report(flow, read, now, &mut actions);
+                            self.gateway.report(flow, read, now, &mut actions);
                         }
                     }
                     None if has_failed => {
                         let failure = Failure::Unreachable;
-                        self.fail(flow, failure, now, &mut actions);
+                        self.gateway.fail(flow, failure, now, &mut actions);
                     }
                     None => {}
                 }
             }
             Progress::Connected => {
                 if flags.contains(EventFlags::ERR) && socket.take_error().is_some() {
-                    self.report(flow, SocketEvent::Reset, now, &mut actions);
+                    self.gateway
+                        .report(flow, SocketEvent::Reset, now, &mut actions);
                 } else {
                     if is_writable && std::mem::take(&mut socket.awaits_room) {
                         let room = socket.room_of_writable();
-                        self.report(flow, SocketEvent::Room { room }, now, &mut actions);
+                        self.gateway
+                            .report(flow, SocketEvent::Room { room }, now, &mut actions);
                     }
                     if let Some(read) = read {
-                        self.report(flow, read, now, &mut actions);
+                        self.gateway.report(flow, read, now, &mut actions);
                     }
                 }
             }
         }
-        self.perform(actions, None, now);
+        self.gateway.perform(actions, None, now);
     }
 }

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use usernet::network::Refusal;
 use usernet::{FlowId, Nanos, Target};
 
-use super::UserWorker;
 use super::calls::{self, Datagram, MANY};
+use super::gateway::Gateway;
 use super::memory::Bytes;
 
 /// See the module.
@@ -23,6 +23,8 @@ pub(super) struct Sends {
     frames: Vec<Bytes>,
     /// The buffers of these frames.
     buffers: Vec<u16>,
+    /// Buffers of datagrams that have left.
+    sent: Vec<u16>,
     /// Datagrams that there ever were.
     count: u64,
 }
@@ -38,6 +40,11 @@ impl Sends {
         self.buffers.push(buffer);
     }
 
+    /// Takes a buffer that the switch may have back.
+    pub(super) fn take_sent(&mut self) -> Option<u16> {
+        self.sent.pop()
+    }
+
     /// Returns whether those that wait leave first.
     fn is_before(&self, socket: &Arc<OwnedFd>) -> bool {
         let is_same = |own: &Arc<OwnedFd>| Arc::ptr_eq(own, socket);
@@ -45,7 +52,7 @@ impl Sends {
     }
 }
 
-impl UserWorker {
+impl Gateway {
     /// Has a datagram of a guest leave with those that follow for the same socket, or several of
     /// `segment` bytes.
     ///
@@ -86,7 +93,7 @@ impl UserWorker {
         }
     }
 
-    /// Sends the datagrams that wait, and gives their buffers back.
+    /// Sends the datagrams that wait.
     pub(super) fn flush(&mut self, now: Nanos) {
         let Some(socket) = self.sends.socket.take() else {
             return;
@@ -120,9 +127,8 @@ impl UserWorker {
         waiting.clear();
         frames.clear();
         (self.sends.waiting, self.sends.frames) = (waiting, frames);
-        while let Some(buffer) = self.sends.buffers.pop() {
-            self.free(buffer);
-        }
+        let Sends { buffers, sent, .. } = &mut self.sends;
+        sent.append(buffers);
     }
 
     /// The system has not sent a datagram.

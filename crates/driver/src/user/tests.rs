@@ -133,7 +133,7 @@ impl World {
 
     /// Works as on a system without peek offsets for TCP.
     fn forget_peek_offsets(&mut self) {
-        let all = self.worker.sockets.all_mut();
+        let all = self.worker.gateway.sockets.all_mut();
         all.for_each(sockets::Socket::forget_peek_offset);
     }
 
@@ -417,7 +417,7 @@ fn a_successor_takes_no_record_of_another() {
     let flows = world.kill();
     rustix::io::pwrite(&records, &[0xff; 64], 0).unwrap();
     let mut world = World::after(&host, &records, flows);
-    assert!(world.worker.translator.is_empty());
+    assert!(world.worker.gateway.translator.is_empty());
     let letters = world.outbox.take(8, 8);
     assert!(matches!(letters[..], [Letter::Drop(0)]), "{letters:?}");
     // The supervisor closes the last descriptor.
@@ -502,7 +502,7 @@ fn what_is_refused_is_reset() {
     world.give(&own.udp(2000, 9).payload(b"x"));
     let error = world.take();
     assert_eq!(error[34..36], [3, 13], "prohibited");
-    let figures = world.worker.figures();
+    let figures = world.worker.gateway.figures();
     assert_eq!((figures.all_flows(), figures.totals.refused[0]), (0, 1));
     assert_eq!(figures.totals.results, [0, 1, 0], "the other is not tried");
 }

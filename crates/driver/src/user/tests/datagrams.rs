@@ -26,7 +26,7 @@ fn datagrams_go_to_a_service_and_back() {
     };
     assert_eq!(USER_STATES[usize::from(mapping.state)], ("udp", "mapped"));
     assert_eq!(mapping.bytes, Some([8, 6]));
-    let totals = world.worker.figures().totals;
+    let totals = world.worker.gateway.figures().totals;
     assert_eq!((totals.from_guests, totals.to_guests), (8, 6));
     assert_eq!(totals.results, [1, 0, 0]);
 }
@@ -72,11 +72,11 @@ fn datagrams_come_by_a_forward_and_answers_go_to_their_peers() {
     for n in 0..40 {
         assert!(world.take().ends_with(&[n; 8]));
     }
-    assert_eq!(world.worker.translator.len(), 2);
+    assert_eq!(world.worker.gateway.translator.len(), 2);
     // Without the forward its mappings end, and its port is free.
     world.worker.orders.put_forwards(Vec::new());
     world.turn();
-    assert!(world.worker.translator.is_empty());
+    assert!(world.worker.gateway.translator.is_empty());
     UdpSocket::bind(address).unwrap();
 }
 
@@ -97,7 +97,7 @@ fn datagrams_that_come_together_leave_by_one_call_and_come_by_one() {
     }
     world.turn();
     // Sixteen a call.
-    assert_eq!(world.worker.counters.frames.sent.calls, 3);
+    assert_eq!(world.worker.gateway.counters.frames.sent.calls, 3);
     let mut bytes = [0; 2048];
     let mut from = None;
     for n in 0..40 {
@@ -105,7 +105,7 @@ fn datagrams_that_come_together_leave_by_one_call_and_come_by_one() {
         assert_eq!(bytes[..len], [n; 20]);
         from = Some(sender);
     }
-    let calls = world.worker.counters.frames.received.calls;
+    let calls = world.worker.gateway.counters.frames.received.calls;
     for n in 0..40 {
         server.send_to(&[n; 30], from.unwrap()).unwrap();
     }
@@ -113,7 +113,7 @@ fn datagrams_that_come_together_leave_by_one_call_and_come_by_one() {
         assert!(world.take().ends_with(&[n; 30]));
     }
     // One more may find that there is nothing.
-    assert!(world.worker.counters.frames.received.calls - calls <= 4);
+    assert!(world.worker.gateway.counters.frames.received.calls - calls <= 4);
     // Between two sockets they leave in order.
     let other = |n: u8| {
         let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, GATEWAY_IP);
@@ -124,7 +124,7 @@ fn datagrams_that_come_together_leave_by_one_call_and_come_by_one() {
         world.put(NetHeader::default(), &other(n));
     }
     world.turn();
-    assert_eq!(world.worker.counters.frames.sent.calls, 9);
+    assert_eq!(world.worker.gateway.counters.frames.sent.calls, 9);
     for n in [0, 0, 1, 1, 2, 2] {
         assert_eq!(server.recv(&mut bytes).unwrap(), 1);
         assert_eq!(bytes[0], n);
@@ -150,7 +150,7 @@ fn super_frames_of_datagrams_are_cut_by_the_system_and_put_together_by_it() {
     let payload: Vec<u8> = (0..3500u32).map(|n| (n % 251) as u8).collect();
     world.put(header, &to_service(port, &payload));
     world.turn();
-    assert_eq!(world.worker.counters.frames.sent.calls, 1);
+    assert_eq!(world.worker.gateway.counters.frames.sent.calls, 1);
     let mut bytes = [0; 2048];
     let mut from = None;
     for part in payload.chunks(1000) {
@@ -213,7 +213,7 @@ fn a_successor_continues_mappings_of_forwards() {
     assert_eq!(peer.recv(&mut bytes).unwrap(), 6);
     peer.send(b"again").unwrap();
     assert!(world.take().ends_with(b"again"));
-    assert_eq!(world.worker.translator.len(), 1);
+    assert_eq!(world.worker.gateway.translator.len(), 1);
 }
 
 /// A port of loopback at which nothing listens.
@@ -239,7 +239,10 @@ fn a_service_that_does_not_listen_is_an_unreachable_port() {
         );
         assert!(error.ends_with(b"question"), "{error:?}");
     }
-    assert_eq!(world.worker.counters.frames.rejected_by_interface, 0);
+    assert_eq!(
+        world.worker.gateway.counters.frames.rejected_by_interface,
+        0
+    );
 }
 
 #[test]

@@ -68,13 +68,13 @@ fn questions_by_tcp_are_answered_here_or_by_a_resolver() {
         }
     });
     let mut world = World::new("tcp 1");
-    world.worker.name(now());
+    world.worker.gateway.name(now());
     let zone = settings::zone(
-        &world.worker.desired.network,
-        world.worker.services.leases(),
+        &world.worker.gateway.desired.network,
+        world.worker.gateway.services.leases(),
     );
-    world.worker.questions.set(zone, vec![address]);
-    world.worker.desired.names_until = Nanos::MAX;
+    world.worker.gateway.questions.set(zone, vec![address]);
+    world.worker.gateway.desired.names_until = Nanos::MAX;
     let next = world.connect_to(DNS);
     // Several at once, the last in parts.
     let other = b"\x03far\x04test\0";
@@ -104,8 +104,8 @@ fn questions_by_tcp_are_answered_here_or_by_a_resolver() {
             break segment;
         }
     };
-    assert!(reset.seq > next && world.worker.translator.is_empty());
-    assert!(!world.worker.questions.has_any());
+    assert!(reset.seq > next && world.worker.gateway.translator.is_empty());
+    assert!(!world.worker.gateway.questions.has_any());
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_connection_to_the_dns_server_ends_after_its_answers() {
     let end = IRS + 2 + asked.len() as u32;
     let len: usize = answers.iter().map(|answer| answer.len() + 2).sum();
     world.segment_to(DNS, (end, next + len as u32 + 1, ACK), b"");
-    assert!(!world.worker.questions.has_any());
+    assert!(!world.worker.gateway.questions.has_any());
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn an_idle_connection_to_the_dns_server_ends() {
         }
     };
     assert_eq!(reset.flags & RST, RST);
-    assert!(!world.worker.questions.has_any());
+    assert!(!world.worker.gateway.questions.has_any());
 }
 
 #[test]

@@ -61,7 +61,10 @@ fn a_forward_asks_for_a_guest_that_is_not_known() {
     let peer = peer(address);
     peer.send(b"lost").unwrap();
     take_question(&mut world);
-    assert_eq!(world.worker.counters.frames.rejected_by_interface, 1);
+    assert_eq!(
+        world.worker.gateway.counters.frames.rejected_by_interface,
+        1
+    );
     let station = speak(&mut world);
     world.take();
     peer.send(b"found").unwrap();
@@ -84,7 +87,10 @@ fn a_connection_waits_until_its_guest_has_said_where_it_is() {
     let syn = frames.iter().find(|frame| frame[12..14] == [8, 0]).unwrap();
     assert!(syn.starts_with(&station.0), "{syn:?}");
     assert_eq!(TcpView::new_checked(&syn[34..]).unwrap().flags(), SYN);
-    assert_eq!(world.worker.counters.frames.rejected_by_interface, 0);
+    assert_eq!(
+        world.worker.gateway.counters.frames.rejected_by_interface,
+        0
+    );
 }
 
 #[test]
@@ -96,7 +102,7 @@ fn a_connection_to_a_guest_that_is_not_there_is_reset() {
     let mut peer = TcpStream::connect(address).unwrap();
     (0..4).for_each(|_| take_question(&mut world));
     let start = Instant::now();
-    while world.worker.counters.frames.rejected_by_interface == 0 {
+    while world.worker.gateway.counters.frames.rejected_by_interface == 0 {
         assert!(start.elapsed() < LIMIT, "the connection stays");
         world.turn();
     }

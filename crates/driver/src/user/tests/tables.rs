@@ -31,6 +31,7 @@ fn tables_come_in_parts() {
         let address = Ipv4Addr::new(10, 0, 2, 100 + n);
         world
             .worker
+            .gateway
             .services
             .leases_mut()
             .lease(mac, address, now());

@@ -1,13 +1,94 @@
-//! The translator's actions, carried out.
+//! The gateway of a network: its services, its flows with their sockets, and the way to the guests.
+//! The translator's actions are carried out here.
 
 use std::collections::VecDeque;
 
-use usernet::{Action, Failure, FlowId, Nanos, Payload, SocketEvent, Target};
+use channel::driving::UserNetwork;
+use rustix::io::Errno;
+use usernet::network::{Access, Network, Refusal};
+use usernet::services::{Errors, Services};
+use usernet::{
+    Action, Failure, FlowId, Nanos, Payload, Peek, Peeked, Secret, SocketEvent, Target, Translator,
+    Turns,
+};
+use wire::virtio::net::NetHeader;
 
+use super::accepted::Accepted;
+use super::datagrams::Source;
+use super::figures::Counters;
+use super::forwards::Forwards;
+use super::guests::Guests;
 use super::memory::Bytes;
-use super::{UserWorker, YOUNG};
+use super::questions::Questions;
+use super::sends::Sends;
+use super::settings::{self, SettingsError};
+use super::sockets::Sockets;
+use super::{YOUNG, copy_of};
 
-impl UserWorker {
+/// For so long the names of ports are used before leases are looked at again.
+const NAMES: Nanos = 1_000_000_000;
+
+/// Flows that wait for something.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// TCP flows to peek.
+    pub(super) turns: Turns,
+    /// Sockets that have datagrams.
+    pub(super) datagrams: VecDeque<Source>,
+    /// Flows that are to outlive the process from a time on, the oldest first.
+    pub(super) young: VecDeque<(Nanos, FlowId)>,
+    /// Connections whose guest is asked for.
+    pub(super) accepted: Accepted,
+}
+
+impl Waiting {
+    pub(super) fn new(secret: Secret) -> Self {
+        Self {
+            turns: Turns::new(secret),
+            datagrams: VecDeque::new(),
+            young: VecDeque::new(),
+            accepted: Accepted::default(),
+        }
+    }
+}
+
+/// Settings that can change under flows.
+#[derive(Debug)]
+pub(super) struct Desired {
+    pub(super) network: UserNetwork,
+    pub(super) access: Access,
+    /// Time from which on leases are looked at for names.
+    pub(super) names_until: Nanos,
+}
+
+impl Desired {
+    pub(super) fn new(network: UserNetwork) -> Result<Self, SettingsError> {
+        Ok(Self {
+            access: settings::access(&network)?,
+            network,
+            names_until: 0,
+        })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    pub(super) network: Network,
+    pub(super) desired: Desired,
+    pub(super) translator: Translator,
+    pub(super) services: Services,
+    pub(super) errors: Errors,
+    pub(super) sockets: Sockets,
+    pub(super) questions: Questions,
+    pub(super) forwards: Forwards,
+    pub(super) guests: Guests,
+    pub(super) waiting: Waiting,
+    pub(super) sends: Sends,
+    pub(super) counters: Counters,
+}
+
+impl Gateway {
     /// Carries out actions, and those that follow from them. `frame` is the frame at hand.
     pub(super) fn perform(&mut self, actions: Vec<Action>, frame: Option<Bytes>, now: Nanos) {
         let mut actions = VecDeque::from(actions);
@@ -178,5 +259,45 @@ impl UserWorker {
             self.counters.totals.from_guests += u64::from(taken);
         }
         self.report(flow, event, now, more);
+    }
+
+    /// Looks for other names, if that was not done just before.
+    pub(super) fn update_names(&mut self, now: Nanos) {
+        if now >= self.desired.names_until {
+            self.name(now);
+        }
+    }
+
+    /// Gives the DNS server the names of now.
+    pub(super) fn name(&mut self, now: Nanos) {
+        let network = &self.desired.network;
+        let zone = settings::zone(network, self.services.leases());
+        self.questions.set(zone, settings::resolvers(network));
+        self.desired.names_until = now.saturating_add(NAMES);
+    }
+
+    /// Counts a frame that was refused, and tells the guest.
+    pub(super) fn refuse(&mut self, frame: Bytes, refusal: Refusal, now: Nanos) {
+        self.counters.refuse(refusal);
+        self.send_error(&copy_of(frame), refusal, now);
+    }
+
+    /// Tells a guest that its frame was refused.
+    pub(super) fn send_error(&mut self, frame: &[u8], refusal: Refusal, now: Nanos) {
+        if let Some(answer) = self.errors.refused(now, frame, refusal) {
+            self.guests.send(NetHeader::default(), &answer);
+        }
+    }
+
+    /// Reads bytes of a flow without consuming them.
+    pub(super) fn read(&mut self, flow: FlowId, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
+        match (
+            self.questions.peek(flow, peek, into),
+            self.sockets.get(flow),
+        ) {
+            (Some(peeked), _) => Ok(peeked),
+            (None, Some(socket)) => socket.peek(peek, into),
+            (None, None) => Err(Errno::BADF),
+        }
     }
 }
