@@ -215,13 +215,14 @@ impl UserWorker {
         let desired = Desired::new(network)?;
         let network = settings::network(&desired.network)?;
         let (secret, bounds) = (Secret([random(), random()]), bounds());
-        let translator = Translator::new(Settings {
+        let mut translator = Translator::new(Settings {
             network,
             access: desired.access.clone(),
             bounds,
             secret,
             super_frames: true,
         });
+        translator.reserve(settings::stations(&desired.network));
         let mut services = Services::new(network, offer(&network, &desired.network));
         services
             .leases_mut()
@@ -415,6 +416,8 @@ impl UserWorker {
         self.gateway
             .translator
             .set_access(self.gateway.desired.access.clone());
+        let stations = settings::stations(&self.gateway.desired.network);
+        self.gateway.translator.reserve(stations);
         self.gateway.name(now());
         Ok(())
     }

@@ -18,7 +18,6 @@ use crate::record::{Kept, Record};
 use crate::services::dns;
 use crate::tcp::{Context, Flow, Incoming, RST};
 
-mod forwarded;
 mod listing;
 mod options;
 mod table;
@@ -26,7 +25,7 @@ mod udp;
 
 use listing::States;
 pub use listing::{FlowState, Listed};
-use table::{Counts, Entry, Key, Peers, Slot};
+use table::{Counts, Entry, Key, Peers, Reserve, Slot};
 
 /// Bounds of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +100,7 @@ pub struct Translator {
     keys: HashMap<Key, u32, Secret>,
     guests: HashMap<MacAddr, Counts, Secret>,
     states: States,
+    reserve: Reserve,
     deadlines: BTreeSet<(Nanos, u32)>,
     peers: Peers,
     /// Flows that wait for late segments, in the order of their ends; some may have ended before.
@@ -128,6 +128,7 @@ impl Translator {
             keys: HashMap::with_hasher(secret),
             guests: HashMap::with_hasher(secret),
             states: States::default(),
+            reserve: Reserve::new(secret),
             deadlines: BTreeSet::new(),
             peers: Peers::new(secret),
             late: VecDeque::new(),

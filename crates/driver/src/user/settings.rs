@@ -51,6 +51,11 @@ pub(super) fn resolvers(of: &UserNetwork) -> Vec<SocketAddr> {
     all.map(|ip| SocketAddr::new(*ip, dns::PORT)).collect()
 }
 
+/// Returns the stations of guests that are configured.
+pub(super) fn stations(of: &UserNetwork) -> impl Iterator<Item = MacAddr> {
+    of.guests.iter().filter_map(|guest| guest.mac.map(MacAddr))
+}
+
 /// Returns the addresses that port security lists, by station.
 pub(super) fn reserved(of: &UserNetwork) -> Vec<(MacAddr, Ipv4Addr)> {
     let v4 = |address: &IpAddr| match address {

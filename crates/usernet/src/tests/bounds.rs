@@ -82,6 +82,62 @@ fn flows_that_have_ended_make_room() {
     assert_eq!(refused, Verdict::Refused(Refusal::Flows));
 }
 
+/// A SYN of a station from this port.
+fn syn_of(station: MacAddr, port: u16) -> Vec<u8> {
+    let frame = PacketBuilder::new(station, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+    frame.tcp(fields(port, IRS, 0, SYN)).build()
+}
+
+#[test]
+fn a_guest_that_invents_stations_leaves_room_for_configured_ones() {
+    let mut all = translator(Bounds {
+        flows: 64,
+        guest: 20,
+        half_open: 20,
+        ..Bounds::default()
+    });
+    all.reserve([GUEST, OTHER]);
+    let mut port = 0;
+    let mut opens = |all: &mut Translator, station: MacAddr| {
+        port += 1;
+        plain(all, &syn_of(station, port)).0 == Verdict::Done
+    };
+    // Half of 64 in two shares; the rest is for those that come first.
+    let invented = (0..100u8).map(|n| MacAddr([2, 0, 0, 0, 9, n]));
+    let count = invented.filter(|of| opens(&mut all, *of)).count();
+    assert_eq!(count, 32);
+    for station in [GUEST, OTHER] {
+        let count = (0..30).filter(|_| opens(&mut all, station)).count();
+        assert_eq!(count, 16, "a share");
+    }
+    assert_eq!(all.len(), 64);
+    // Without configured stations all is shared, and who has more than before keeps it.
+    all.reserve([]);
+    assert!(!opens(&mut all, GUEST));
+    let mut out = Vec::new();
+    all.expire(0, &mut out);
+    assert_eq!(all.len(), 64);
+}
+
+#[test]
+fn a_configured_station_may_have_more_than_its_share() {
+    let mut all = translator(Bounds {
+        flows: 64,
+        guest: 60,
+        half_open: 60,
+        ..Bounds::default()
+    });
+    all.reserve([GUEST, OTHER]);
+    let count = |all: &mut Translator, station, from: u16| {
+        let ports = from..from + 100;
+        let opened = ports.filter(|port| plain(all, &syn_of(station, *port)).0 == Verdict::Done);
+        opened.count()
+    };
+    assert_eq!(count(&mut all, GUEST, 1), 48);
+    assert_eq!(count(&mut all, MacAddr([2; 6]), 1000), 0);
+    assert_eq!(count(&mut all, OTHER, 2000), 16);
+}
+
 #[test]
 fn a_flow_is_that_of_its_station() {
     let mut host = host();

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use wire::MacAddr;
 
-use super::Translator;
 use super::table::Entry;
 use crate::action::FlowId;
 use crate::network::Protocol;
@@ -49,7 +48,7 @@ impl FlowState {
 
 /// Numbers of flows by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct States([u32; FlowState::ALL.len()]);
+pub(super) struct States(pub(super) [u32; FlowState::ALL.len()]);
 
 impl States {
     /// A flow changes its state; one that begins had none, one that ends has none.
@@ -83,41 +82,6 @@ pub struct Listed {
     pub peer: SocketAddr,
     /// Its state.
     pub state: FlowState,
-}
-
-impl Translator {
-    /// Returns the numbers of flows by state, in the order of [`FlowState::ALL`].
-    #[must_use]
-    pub fn states(&self) -> [u32; FlowState::ALL.len()] {
-        self.states.0
-    }
-
-    /// Returns the number of slots, free ones included.
-    #[must_use]
-    pub fn slots(&self) -> u32 {
-        self.slots.len() as u32
-    }
-
-    /// Returns the flow of a slot, see [`FlowId::index`]; `None` for a free one.
-    #[must_use]
-    pub fn listed(&self, slot: u32) -> Option<Listed> {
-        let id = self.id(slot);
-        let entry = self.entry(id)?;
-        let ends = entry.ends();
-        let (protocol, connected) = match entry {
-            Entry::Tcp(flow) => (Protocol::Tcp, flow.has_connected()),
-            Entry::Udp(_) => (Protocol::Udp, false),
-        };
-        Some(Listed {
-            id,
-            protocol,
-            connected,
-            station: ends.station,
-            guest: ends.guest,
-            peer: ends.peer,
-            state: entry.state(),
-        })
-    }
 }
 
 impl Entry {

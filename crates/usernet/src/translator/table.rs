@@ -1,11 +1,11 @@
 //! The table of flows: slots, keys, what each guest has, and deadlines.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use wire::MacAddr;
 
-use super::{FlowState, Translator};
+use super::{FlowState, Listed, Translator};
 use crate::Nanos;
 use crate::Secret;
 use crate::action::{Action, FlowId, Forwarded};
@@ -43,6 +43,44 @@ pub(super) struct Counts {
     pub(super) forwarded: u32,
 }
 
+/// Room that is kept for guests whose stations are configured: a guest may invent others.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    known: HashSet<MacAddr, Secret>,
+    /// Flows that are kept for each of them.
+    share: u32,
+    /// Flows beyond these shares, of all guests.
+    shared: u32,
+}
+
+impl Reserve {
+    pub(super) fn new(secret: Secret) -> Self {
+        Self {
+            known: HashSet::with_hasher(secret),
+            share: 0,
+            shared: 0,
+        }
+    }
+
+    fn share_of(&self, station: MacAddr) -> u32 {
+        match self.known.contains(&station) {
+            true => self.share,
+            false => 0,
+        }
+    }
+
+    /// The flows of a guest that are beyond its share.
+    fn beyond(&self, station: MacAddr, flows: u32) -> u32 {
+        flows.saturating_sub(self.share_of(station))
+    }
+
+    /// Returns whether a guest with so many flows may have one more, of `bound` in all.
+    fn has_room(&self, station: MacAddr, flows: u32, bound: u32) -> bool {
+        let kept = self.share.saturating_mul(self.known.len() as u32);
+        flows < self.share_of(station) || self.shared < bound.saturating_sub(kept)
+    }
+}
+
 /// Mappings of forwards.
 #[derive(Debug)]
 pub(super) struct Peers {
@@ -73,12 +111,60 @@ impl Counts {
 }
 
 impl Translator {
+    /// Returns the numbers of flows by state, in the order of [`FlowState::ALL`].
+    #[must_use]
+    pub fn states(&self) -> [u32; FlowState::ALL.len()] {
+        self.states.0
+    }
+
+    /// Returns the number of slots, free ones included.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Returns the flow of a slot, see [`FlowId::index`]; `None` for a free one.
+    #[must_use]
+    pub fn listed(&self, slot: u32) -> Option<Listed> {
+        let id = self.id(slot);
+        let entry = self.entry(id)?;
+        let ends = entry.ends();
+        let (protocol, connected) = match entry {
+            Entry::Tcp(flow) => (Protocol::Tcp, flow.has_connected()),
+            Entry::Udp(_) => (Protocol::Udp, false),
+        };
+        Some(Listed {
+            id,
+            protocol,
+            connected,
+            station: ends.station,
+            guest: ends.guest,
+            peer: ends.peer,
+            state: entry.state(),
+        })
+    }
+
+    /// Keeps room for the guests at these stations, whose addresses are configured: half of all
+    /// flows at most, in equal shares. However many stations others invent, they do not get it.
+    pub fn reserve(&mut self, stations: impl IntoIterator<Item = MacAddr>) {
+        let bounds = self.settings.bounds;
+        let reserve = &mut self.reserve;
+        reserve.known.clear();
+        reserve.known.extend(stations);
+        let known = (reserve.known.len() as u32).max(1);
+        reserve.share = (bounds.flows / 2 / known).min(bounds.guest);
+        let all = self.guests.iter();
+        let beyond = all.map(|(station, counts)| reserve.beyond(*station, counts.flows));
+        reserve.shared = beyond.sum();
+    }
+
     /// Returns whether a guest may have one more flow. A flow that waits for late segments makes
     /// room for it.
     pub(super) fn has_room(&mut self, station: MacAddr, half_open: bool) -> bool {
         let bounds = self.settings.bounds;
         let guest = self.guests.get(&station).copied().unwrap_or_default();
         guest.flows < bounds.guest
+            && self.reserve.has_room(station, guest.flows, bounds.flows)
             && !(half_open && guest.half_open >= bounds.half_open)
             && (self.keys.len() < bounds.flows as usize || self.forget_late())
     }
@@ -104,10 +190,13 @@ impl Translator {
             return;
         }
         let counts = self.guests.entry(station).or_default();
+        let beyond = self.reserve.beyond(station, counts.flows);
         let change = |all: u32, before, after| all.saturating_sub(before).saturating_add(after);
         counts.flows = change(counts.flows, before.flows, after.flows);
         counts.half_open = change(counts.half_open, before.half_open, after.half_open);
         counts.forwarded = change(counts.forwarded, before.forwarded, after.forwarded);
+        let now_beyond = self.reserve.beyond(station, counts.flows);
+        self.reserve.shared = change(self.reserve.shared, beyond, now_beyond);
         if counts.flows == 0 {
             self.guests.remove(&station);
         }
