@@ -122,7 +122,7 @@ struct Receiving {
     lost: Lost,
 }
 
-/// What the guest sent to the process before, and did not get to the socket.
+/// Bytes that the guest sent to the process before, and that did not get to the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lost {
     #[default]
@@ -452,7 +452,7 @@ impl Flow {
     }
 
     /// Has the guest send the next lost segment at once, and not after its time-out: there are
-    /// stacks that send one and no more for each loss that they are told of (RFC 5681, section
+    /// stacks that send one and no more for each loss that they learn of (RFC 5681, section
     /// 3.2).
     fn tell_loss(&mut self, context: &mut Context<'_>) {
         let Lost::Before(end) = self.receiving.lost else {

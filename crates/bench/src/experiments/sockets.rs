@@ -1,6 +1,6 @@
 //! Sockets over ports: one program as client and as server, with the library's sockets over two
-//! ports of Lasthop, and with the kernel's over two TAP ports and over a veth pair. Figure 2 and the
-//! latencies of paper 004, whose library is Open Onload.
+//! ports of Lasthop, and with the kernel's over two TAP ports and over a veth pair. Figure 2 and
+//! the latencies of paper 004, whose library is Open Onload.
 
 pub(crate) mod ends;
 

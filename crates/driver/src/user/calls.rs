@@ -112,7 +112,7 @@ pub(super) fn coalesce(socket: BorrowedFd<'_>) {
     let _ = set_number(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
 }
 
-/// What came to a UDP socket.
+/// A datagram, or several of one peer, that came to a UDP socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     /// Bytes: of a datagram, or of several.
@@ -210,8 +210,8 @@ pub(super) fn keep_errors(socket: BorrowedFd<'_>, is_v4: bool) -> Result<(), Err
     set_number(socket, level, option, 1)
 }
 
-/// Takes the oldest error of a socket, and what came back of the datagram. `None`: it is none that a
-/// guest gets.
+/// Takes the oldest error of a socket, and what came back of the datagram. `None`: it is none that
+/// a guest gets.
 pub(super) fn next_error(
     socket: BorrowedFd<'_>,
     quoted: &mut [u8],

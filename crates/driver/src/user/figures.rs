@@ -1,11 +1,9 @@
 //! Figures of a worker.
 
 use channel::driving::DriverCounters;
-use channel::user_reports::{UserFigures, UserTotals};
+use channel::user_reports::UserTotals;
 use usernet::Failure;
 use usernet::network::Refusal;
-
-use super::gateway::Gateway;
 
 /// Counters of a worker.
 #[derive(Debug, Default)]
@@ -39,22 +37,6 @@ impl Counters {
                 self.totals.results[2] += 1;
                 self.refuse(refusal);
             }
-        }
-    }
-}
-
-impl Gateway {
-    pub(super) fn figures(&self) -> UserFigures {
-        let (kept, kept_max) = self.sockets.kept();
-        UserFigures {
-            flows: self.translator.states(),
-            flows_max: self.counters.flows_max,
-            kept,
-            kept_max,
-            totals: UserTotals {
-                dns_questions: self.questions.asked,
-                ..self.counters.totals
-            },
         }
     }
 }

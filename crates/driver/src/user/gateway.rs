@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use channel::driving::UserNetwork;
+use channel::user_reports::{UserFigures, UserTotals};
 use rustix::io::Errno;
 use usernet::network::{Access, Network, Refusal};
 use usernet::services::{Errors, Services};
@@ -298,6 +299,21 @@ impl Gateway {
             (Some(peeked), _) => Ok(peeked),
             (None, Some(socket)) => socket.peek(peek, into),
             (None, None) => Err(Errno::BADF),
+        }
+    }
+
+    /// Figures for people.
+    pub(super) fn figures(&self) -> UserFigures {
+        let (kept, kept_max) = self.sockets.kept();
+        UserFigures {
+            flows: self.translator.states(),
+            flows_max: self.counters.flows_max,
+            kept,
+            kept_max,
+            totals: UserTotals {
+                dns_questions: self.questions.asked,
+                ..self.counters.totals
+            },
         }
     }
 }

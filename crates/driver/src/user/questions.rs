@@ -28,7 +28,7 @@ use super::{random, sockets};
 const ANSWER: usize = 1 << 16;
 const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
-/// What a guest gets.
+/// An answer to a guest.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// A frame.
@@ -41,7 +41,7 @@ pub(super) enum Reply {
 #[derive(Debug)]
 enum Way {
     Udp,
-    /// What is left of the question, and what has come of the answer.
+    /// The rest of the question, and the part of the answer that has come.
     Tcp(Vec<u8>, dns::Stream),
 }
 

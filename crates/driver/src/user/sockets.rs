@@ -380,8 +380,9 @@ impl Socket {
         }
     }
 
-    /// Returns the free bytes of the send buffer, see [`room_of`], and whether the system is to be asked for an event when there is more: it
-    /// gives a socket a larger buffer only if that is awaited.
+    /// Returns the free bytes of the send buffer, see [`room_of`], and whether the system is to be
+    /// asked for an event when there is more: it gives a socket a larger buffer only if that is
+    /// awaited.
     pub(super) fn room_and_need(&self) -> (u32, bool) {
         match SendMemory::of(self.fd.as_fd()) {
             Some(memory) => (memory.room(), memory.is_short() && !self.awaits_room),
@@ -501,8 +502,8 @@ pub(super) fn datagrams_at(fd: &OwnedFd) -> Option<SocketAddr> {
     SocketAddr::try_from(name).ok()
 }
 
-/// Returns bytes that the send buffer of a socket certainly takes: what is promised and not taken is
-/// lost, and a guest may need a second to send it again.
+/// Returns bytes that the send buffer of a socket certainly takes: what is promised and not taken
+/// is lost, and a guest may need a second to send it again.
 pub(super) fn room_of(fd: &OwnedFd) -> u32 {
     SendMemory::of(fd.as_fd()).map_or_else(|| estimated_room(fd), SendMemory::room)
 }

@@ -30,7 +30,7 @@ pub(super) enum Load {
     Connects,
 }
 
-/// What was counted in a time.
+/// Counts of a time.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Bytes, datagrams, or answers.

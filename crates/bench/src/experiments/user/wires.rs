@@ -1,5 +1,5 @@
-//! Ways for the frames of the one client to each peer: the queue pair of the library, the framing of
-//! QEMU's `-netdev stream`, and a packet socket on the TAP interface of a network namespace.
+//! Ways for the frames of the one client to each peer: the queue pair of the library, the framing
+//! of QEMU's `-netdev stream`, and a packet socket on the TAP interface of a network namespace.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::mem::size_of;
@@ -162,7 +162,7 @@ impl Queues {
 /// A stream of frames, each behind its length in network order.
 pub(super) struct Stream {
     socket: UnixStream,
-    /// What was read, of which the first bytes are used up.
+    /// Bytes that were read, of which the first are used up.
     read: Vec<u8>,
     used: usize,
     unsent: Vec<u8>,

@@ -34,7 +34,7 @@ const START: Duration = Duration::from_secs(10);
 /// The user `nobody`, who makes the namespaces of pasta.
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// What turns the frames of a guest into connections of the host.
+/// The programs that turn the frames of a guest into connections of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Lasthop,

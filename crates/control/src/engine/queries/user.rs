@@ -85,7 +85,7 @@ pub(in crate::engine) async fn flows(
     };
     table(engine, port, UserTable::Flows, all).await?;
     rows.truncate(limit.into());
-    let names = engine.with(|e| e.names_of_stations(port));
+    let names = engine.with(|e| names_of_stations(e, port));
     let flows = rows.iter().map(|row| flow_entry(row, &names));
     Ok(UserFlowsDocument {
         flows: flows.collect(),
@@ -109,7 +109,7 @@ pub(in crate::engine) async fn leases(
         UserRows::Flows(_) => true,
     };
     table(engine, port, UserTable::Leases, all).await?;
-    let names = engine.with(|e| e.names_of_stations(port));
+    let names = engine.with(|e| names_of_stations(e, port));
     let present = rows.iter().filter(|lease| lease.seconds > 0);
     Ok(UserLeasesDocument {
         leases: present.map(|row| lease_entry(row, &names)).collect(),
@@ -123,7 +123,7 @@ async fn table(
     table: UserTable,
     mut take: impl FnMut(UserRows) -> bool,
 ) -> Result<(), Problem> {
-    engine.with(|e| e.check_user_port(port))?;
+    engine.with(|e| check_user_port(e, port))?;
     let mut from = 0;
     for _ in 0..PARTS_MAX {
         let question = UserQuestion { table, from };
@@ -167,45 +167,43 @@ fn lease_entry(row: &UserLease, names: &Names) -> UserLeaseEntry {
     }
 }
 
-impl Engine {
-    fn check_user_port(&self, name: &str) -> Result<(), Problem> {
-        match self.store.saved.desired.port(name) {
-            None => Err(Problem::no_such("port", name)),
-            Some(port) if port.kind == PortKind::User => Ok(()),
-            Some(_) => {
-                let detail = format!("port `{name}` is not of kind `user`");
-                Err(Problem::new(ProblemKind::NotFound, detail))
-            }
+fn check_user_port(engine: &Engine, name: &str) -> Result<(), Problem> {
+    match engine.store.saved.desired.port(name) {
+        None => Err(Problem::no_such("port", name)),
+        Some(port) if port.kind == PortKind::User => Ok(()),
+        Some(_) => {
+            let detail = format!("port `{name}` is not of kind `user`");
+            Err(Problem::new(ProblemKind::NotFound, detail))
         }
     }
+}
 
-    /// Returns the names of ports by the MAC addresses of their guests in the segment of a port:
-    /// those that are configured, and those that were learned.
-    fn names_of_stations(&self, port: &str) -> Names {
-        let desired = &self.store.saved.desired;
-        let segments = |name: &str| {
-            let port = desired.port(name);
-            let all = port.map(|port| port.segments().map(str::to_owned).collect::<Vec<_>>());
-            all.unwrap_or_default()
-        };
-        let own = segments(port);
-        let in_segment = |name: &str| segments(name).iter().any(|of| own.contains(of));
-        let configured = desired.ports.iter().filter(|other| in_segment(&other.name));
-        let configured = configured.filter_map(|other| {
-            let mac = parse_mac(other.mac.as_deref()?)?;
-            Some((mac, other.name.clone()))
-        });
-        let learned = self.forwarding.fdb.list(self.now()).into_iter();
-        let learned = learned.filter(|station| {
-            let segment = self.store.segment_name(station.segment);
-            own.iter().any(|of| of == segment)
-        });
-        let learned = learned.map(|station| {
-            let name = self.ports.name(station.port).to_owned();
-            (station.mac.0, name)
-        });
-        learned.chain(configured).collect()
-    }
+/// Returns the names of ports by the MAC addresses of their guests in the segment of a port:
+/// those that are configured, and those that were learned.
+fn names_of_stations(engine: &Engine, port: &str) -> Names {
+    let desired = &engine.store.saved.desired;
+    let segments = |name: &str| {
+        let port = desired.port(name);
+        let all = port.map(|port| port.segments().map(str::to_owned).collect::<Vec<_>>());
+        all.unwrap_or_default()
+    };
+    let own = segments(port);
+    let in_segment = |name: &str| segments(name).iter().any(|of| own.contains(of));
+    let configured = desired.ports.iter().filter(|other| in_segment(&other.name));
+    let configured = configured.filter_map(|other| {
+        let mac = parse_mac(other.mac.as_deref()?)?;
+        Some((mac, other.name.clone()))
+    });
+    let learned = engine.forwarding.fdb.list(engine.now()).into_iter();
+    let learned = learned.filter(|station| {
+        let segment = engine.store.segment_name(station.segment);
+        own.iter().any(|of| of == segment)
+    });
+    let learned = learned.map(|station| {
+        let name = engine.ports.name(station.port).to_owned();
+        (station.mac.0, name)
+    });
+    learned.chain(configured).collect()
 }
 
 #[cfg(test)]
