@@ -258,6 +258,7 @@ impl<W: Wire> Stack<W> {
             if more {
                 self.fill_listeners();
             }
+            self.cork_streams();
             let sent = self
                 .interface
                 .poll_egress(self.now, &mut self.device, &mut self.sockets);

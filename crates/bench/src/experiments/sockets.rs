@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::lasthop::port;
-use testkit::process::on_cores;
 
 use self::ends::{READY, Role};
 use super::external::{FAR, Namespace, Way, World};
@@ -62,8 +61,7 @@ const TAP: &str = "kernel, TAP ports";
 const VETH: &str = "kernel, veth";
 const NOTES: [&str; 3] = [
     "one program has both ends, under 'lasthop net run' with the library's sockets, which looks on \
-     for 1000 us before it sleeps, or sleeps at once; client and server have a core each, which \
-     they share with the switch",
+     for 1000 us before it sleeps, or sleeps at once; the kernel places client, server and switch",
     "software's part is half a round trip less the time of a cache line from core to core and \
      back, which stands for the paper's hardware and link: a message crosses from client to switch \
      and from switch to server",
@@ -167,12 +165,7 @@ impl Place {
                 command
             }
         };
-        let core = match name {
-            "client" => plan.cores[1],
-            _ => plan.cores[0],
-        };
         command.arg(program).arg("socket-end").args(end);
-        on_cores(&mut command, &[core]);
         Ok(command)
     }
 

@@ -118,9 +118,6 @@ pub(crate) fn user(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "user", &NOTES, &[]);
     let mut kinds = Vec::new();
     for kind in Kind::ALL {
-        if std::env::var("BENCH_ONLY").is_ok_and(|only| !only.contains(kind.name())) {
-            continue;
-        }
         match kind.missing() {
             None => kinds.push(kind),
             Some(reason) => run.note(&reason),
@@ -130,9 +127,7 @@ pub(crate) fn user(plan: &Plan) -> Result<Report> {
         wait_quiet(plan.patience / 50)?;
         for &kind in &kinds {
             let name = kind.name();
-            if std::env::var("BENCH_LONG").is_err() {
-                run.attempt(name, |run| with_frames(run, kind))?;
-            }
+            run.attempt(name, |run| with_frames(run, kind))?;
             if kind.has_super_frames() {
                 let what = format!("{name} with super-frames");
                 run.attempt(&what, |run| with_super_frames(run, kind))?;
@@ -194,7 +189,7 @@ fn measure(
     let mut traffic = Traffic::open(guest, load, flows)?;
     traffic.run(guest, &world.servers, plan.settle)?;
     let (mut gbit_ms, mut request_us) = (None, None);
-    run.take(part, kind.name(), flows as f64, || {
+    let taken = run.take(part, kind.name(), flows as f64, || {
         let (began, cpu) = (Instant::now(), world.cpu_seconds());
         let tally = traffic.run(guest, &world.servers, plan.window)?;
         let cpu = world.cpu_seconds() - cpu;
@@ -202,14 +197,10 @@ fn measure(
         gbit_ms = (gbit > 0.0).then_some(1e3 * cpu / gbit);
         request_us = (tally.latency.count() > 0).then(|| tally.latency.quantile(0.5) as f64 / 1e3);
         Ok(load.per_second(tally.count, began.elapsed().as_secs_f64()))
-    })?;
+    });
     traffic.end(guest)?;
-    if std::env::var("BENCH_ONLY").is_ok() && kind == Kind::Lasthop {
-        for port in ["vm1", "out"] {
-            eprintln!("{}", world.lasthop()?.ask(&["port", "show", port])?);
-        }
-    }
     guest.idle(REST)?;
+    taken?;
     let place = [&TCP_OUT, &TCP_IN, &LONG_OUT, &LONG_IN];
     if let Some(place) = place.iter().position(|of| *of == part)
         && flows == 1

@@ -27,6 +27,12 @@ const END_TIME: Duration = Duration::from_secs(60);
 /// Connections that are closed and wait to end, at most: the oldest is forgotten.
 const MOST_ORPHANS: usize = 128;
 
+/// Bytes on their way from which on small segments wait to become larger ones, also with
+/// `TCP_NODELAY` (as Linux has it, tcp(7) and `tcp_autocorking`): a queue of the switch holds few
+/// frames, of whatever length. With two segments of Ethernet more, there is always one to send, or
+/// an acknowledgement that is not delayed.
+const CORK: usize = 4096;
+
 /// A TCP socket.
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -97,10 +103,16 @@ fn limit_time(socket: &mut tcp::Socket<'static>, options: &Options) {
     socket.set_timeout(limit);
 }
 
+/// Sets whether small segments wait for an acknowledgement (RFC 9293, section 3.7.4).
+fn cork(socket: &mut tcp::Socket<'static>, options: &Options) {
+    let waits = !options.no_delay || socket.send_queue() > CORK;
+    socket.set_nagle_enabled(waits);
+}
+
 /// Applies options to a socket of the stack.
 pub(super) fn apply(sockets: &mut SocketSet<'static>, handle: SocketHandle, options: &Options) {
     let socket = of_mut(sockets, handle);
-    socket.set_nagle_enabled(!options.no_delay);
+    cork(socket, options);
     socket.set_keep_alive(options.keep_alive.map(micros));
     limit_time(socket, options);
     socket.set_hop_limit((options.hop_limit > 0).then_some(options.hop_limit));
@@ -515,6 +527,18 @@ impl<W: Wire> Stack<W> {
                 socket.abort();
             }
             self.orphans.add(&mut self.sockets, handle, self.now);
+        }
+    }
+
+    /// Sets for all streams whether small segments wait.
+    pub(super) fn cork_streams(&mut self) {
+        for socket in self.slots.iter().flatten() {
+            if let Body::Stream(Stream::Open(connection)) = &socket.body {
+                cork(
+                    of_mut(&mut self.sockets, connection.handle),
+                    &socket.options,
+                );
+            }
         }
     }
 

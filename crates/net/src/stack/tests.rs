@@ -386,6 +386,29 @@ fn ipv6_beside_ipv4() {
 }
 
 #[test]
+fn small_messages_without_delay_do_not_fill_queues() {
+    const MESSAGE: usize = 128;
+    const COUNT: usize = 300;
+    let mut pair = Pair::new(65536);
+    let [client, server] = pair.connected();
+    let options = Options {
+        no_delay: true,
+        ..Options::default()
+    };
+    pair.stacks[0].set_options(client, options).unwrap();
+    for _ in 0..COUNT {
+        let stack = &mut pair.stacks[0];
+        assert_eq!(stack.send(client, &[1; MESSAGE], None), Ok(MESSAGE));
+        stack.poll(pair.now);
+    }
+    let waiting = pair.wires[1].borrow().frames.len();
+    assert!((8..60).contains(&waiting), "{waiting} frames");
+    // All arrives without a timer.
+    pair.settle();
+    assert_eq!(pair.stacks[1].queued(server).0, COUNT * MESSAGE);
+}
+
+#[test]
 fn much_at_once_goes_as_super_frames() {
     let mut pair = Pair::new(1 << 20);
     let [client, server] = pair.connected();
