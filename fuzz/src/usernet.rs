@@ -100,8 +100,10 @@ impl Driver {
         };
         let resolver = "192.0.2.53:53".parse().expect("an address");
         let vm1 = "10.0.2.15".parse().expect("an address");
+        let mut translator = Translator::new(settings);
+        translator.reserve([GUEST]);
         Self {
-            translator: Translator::new(settings),
+            translator,
             services: Services::new(network, offer),
             errors: Errors::new(network, Secret([3, 4])),
             turns: Turns::new(Secret([5, 6])),
@@ -351,18 +353,18 @@ impl Driver {
         let came = self
             .translator
             .forwarded(self.now, ends, from, datagrams(step), &mut out);
-        if step.0[5] & 2 != 0 {
-            self.translator.retain_forwards(|of| of != listen, &mut out);
-        }
         self.act(out, &[], step);
-        if let Ok((id, headers)) = came
-            && self.translator.station(id).is_some()
-        {
+        if let Ok((id, headers)) = came {
             assert!(headers.bytes().len() > 40);
             if !self.sockets.contains_key(&id) {
                 self.open(id, true, 0);
                 self.sockets.entry(id).or_default().is_udp = true;
             }
+        }
+        if step.0[5] & 2 != 0 {
+            let mut out = Vec::new();
+            self.translator.retain_forwards(|of| of != listen, &mut out);
+            self.act(out, &[], step);
         }
     }
 
