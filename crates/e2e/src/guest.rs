@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -17,6 +17,8 @@ use tempfile::TempDir;
 use crate::agent::{Agent, Job};
 use crate::iommu::Iommu;
 use crate::lasthop::Lasthop;
+use crate::netns::Netns;
+use crate::nobody;
 use crate::paths;
 use crate::qmp::Qmp;
 use testkit::process::{Process, print_end};
@@ -44,6 +46,8 @@ pub fn boot<const N: usize>(specs: [GuestSpec; N]) -> [Guest; N] {
 enum Plug {
     /// A vhost-user socket; `listen` when QEMU listens and the switch dials.
     VhostUser { socket: PathBuf, listen: bool },
+    /// A network that QEMU or another program makes: options of `-netdev` without its id.
+    Netdev(String),
     /// Another QEMU, without any switch; frames go over a stream socket.
     BackToBack { socket: PathBuf, listen: bool },
     /// No network card at all.
@@ -68,6 +72,8 @@ pub struct GuestSpec {
     image: PathBuf,
     /// A cpio archive with more files, for a guest that is a host itself.
     host_files: Option<PathBuf>,
+    /// The namespace in which QEMU runs, as `nobody`.
+    namespace: Option<PathBuf>,
 }
 
 /// Backing of a guest's memory.
@@ -105,6 +111,7 @@ impl GuestSpec {
             iommu: None,
             image: PathBuf::new(),
             host_files: None,
+            namespace: None,
         }
     }
 
@@ -153,6 +160,17 @@ impl GuestSpec {
     /// first.
     pub fn back_to_back(name: &str, socket: PathBuf, listen: bool) -> GuestSpec {
         GuestSpec::new(name, Plug::BackToBack { socket, listen })
+    }
+
+    /// A guest with a network of QEMU's own: options of `-netdev` without its id.
+    pub fn netdev(name: &str, options: &str) -> GuestSpec {
+        GuestSpec::new(name, Plug::Netdev(options.to_owned()))
+    }
+
+    /// QEMU runs as `nobody`, in a namespace.
+    pub fn as_nobody(mut self, namespace: &Netns) -> GuestSpec {
+        self.namespace = Some(namespace.path());
+        self
     }
 
     /// The address of `eth0`, with prefix length: `10.0.0.1/24`.
@@ -207,7 +225,7 @@ impl GuestSpec {
     pub fn arriving(mut self, there: PathBuf, migration: &Path) -> GuestSpec {
         match &mut self.plug {
             Plug::VhostUser { socket, .. } | Plug::BackToBack { socket, .. } => *socket = there,
-            Plug::None => panic!("a guest without a network card does not migrate"),
+            Plug::Netdev(_) | Plug::None => panic!("such a guest does not migrate"),
         }
         self.arrival = Some(migration.to_owned());
         self
@@ -352,6 +370,7 @@ impl GuestSpec {
                 let netdev = format!("vhost-user,id=net0,chardev=n0,queues={}", self.pairs);
                 vec!["-chardev".into(), chardev, "-netdev".into(), netdev]
             }
+            Plug::Netdev(options) => vec!["-netdev".into(), format!("{options},id=net0")],
             Plug::BackToBack { socket, listen } => {
                 let server = if *listen { "on" } else { "off" };
                 let address = format!("addr.type=unix,addr.path={}", socket.display());
@@ -389,12 +408,18 @@ impl GuestSpec {
         let (agent, qmp) = (listen("agent"), listen("qmp"));
         let args = self.arguments(folder.path());
         let log = folder.path().join("qemu.log");
-        let mut process = Process::start(
-            &format!("QEMU {}", self.name),
-            "qemu-system-x86_64",
-            &args,
-            &log,
-        );
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(&args);
+        if let Some(namespace) = &self.namespace {
+            nobody::give(&[
+                folder.path(),
+                &folder.path().join("agent"),
+                &folder.path().join("qmp"),
+            ]);
+            command = nobody::command(&command, namespace);
+        }
+        let process = Process::spawn(&format!("QEMU {}", self.name), command, &log);
+        let mut process = process.unwrap_or_else(|error| panic!("{error}"));
         let agent = Agent::new(accept(&agent, &mut process));
         let qmp = accept(&qmp, &mut process);
         Guest {

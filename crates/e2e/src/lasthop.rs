@@ -18,8 +18,9 @@ use testkit::procfs;
 use testkit::wait::{LIMIT, wait_for, wait_until, within};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::paths;
+use crate::netns::Netns;
 use crate::stats::Stats;
+use crate::{nobody, paths};
 
 /// Tolerance for an allocator, in KiB.
 const SLACK_KIB: u64 = 1024;
@@ -90,6 +91,21 @@ impl Lasthop {
         // VMMs of other users connect to sockets in it.
         fs::create_dir(place.run_dir()).expect("a runtime directory");
         let running = place.start(config);
+        Lasthop { running, place }
+    }
+
+    /// As [`Lasthop::start`], as `nobody` in a network namespace.
+    pub fn start_as_nobody(config: &str, namespace: &Netns) -> Lasthop {
+        let place = Place::of(paths::binary("lasthop"));
+        fs::create_dir(place.run_dir()).expect("a runtime directory");
+        let command = place.command(config);
+        nobody::give(&[
+            &place.path(""),
+            &place.run_dir(),
+            &place.path("lasthop.toml"),
+        ]);
+        let mut running = place.spawn(nobody::command(&command, &namespace.path()));
+        running.wait_ready();
         Lasthop { running, place }
     }
 

@@ -18,6 +18,7 @@ pub mod namespace;
 pub mod nested;
 pub mod netboot;
 pub mod netns;
+pub mod nobody;
 pub mod numbered;
 pub mod outside;
 pub mod paths;

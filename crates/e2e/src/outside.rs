@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::guest::Guest;
 use crate::netns::Netns;
 use crate::uplinks::pattern;
+use testkit::wait::wait_for;
 
 /// Bytes of the file that goes both ways.
 pub const FILE: usize = 4 << 20;
@@ -29,6 +30,8 @@ pub const NAMED: [u8; 4] = [192, 0, 2, 77];
 /// Parts of the file that [`serve_slowly`] sends, and the time before each.
 const PARTS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Time for a command to end that has answered.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// The script of `udhcpc`: it sets address and route, and leaves the rest to be looked at.
 const DHCP_SCRIPT: &str = "#!/bin/sh\n\
@@ -167,4 +170,31 @@ pub fn address_of(lease: &str) -> &str {
 pub fn reaches(guest: &mut Guest, address: &str, port: u16) -> bool {
     let url = format!("http://{address}:{port}/");
     guest.status(&format!("timeout 5 wget -q -O /dev/null {url}")) == 0
+}
+
+/// What guests do at every user network: they get an address, look a name up, and fetch and send a
+/// file. The outside has a resolver, and servers at the ports 8000 and 9000 ([`serve_file`],
+/// [`check_file`]).
+pub fn usual_script(guest: &mut Guest, dns: &str) {
+    let lease = lease(guest);
+    assert!(lease.contains(&format!("dns={dns}")), "{lease}");
+    let found = guest.run(&format!("nslookup -type=a web.example {dns}"));
+    let [a, b, c, d] = NAMED;
+    assert!(found.contains(&format!("{a}.{b}.{c}.{d}")), "{found}");
+    guest.run(&format!("wget -q -O /tmp/file http://{OUTSIDE}:8000/"));
+    let answer = guest.run(&format!("nc {OUTSIDE} 9000 </tmp/file"));
+    assert_eq!(answer, "right");
+}
+
+/// What a guest answers to a connection of the host, once it does.
+pub fn answer_of(guest: &mut Guest, port: u16, host: &Netns, address: &str) -> String {
+    let serving = guest.start(&format!("echo it is me | nc -l -p {port}"));
+    let answer = wait_for("the guest answers", || {
+        let mut got = String::new();
+        let stream = host.run(|| TcpStream::connect(address));
+        let _ = stream.and_then(|mut stream| stream.read_to_string(&mut got));
+        (!got.is_empty()).then_some(got)
+    });
+    serving.wait(ANSWER);
+    answer
 }
