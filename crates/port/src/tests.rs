@@ -123,14 +123,19 @@ fn sample_of_counters() {
     assert_eq!(reader.read_mirror(1), writer.read_mirror(1));
 }
 
-/// The sample of a build that did not know the reasons of guests with an IOMMU, nor a later one:
-/// these count from zero, and the others continue.
+/// Samples of builds that did not know some reasons, nor later ones: these count from zero, and the
+/// others continue.
 #[test]
-fn the_sample_of_counters_with_fewer_reasons_is_read() {
-    let path = "tests/samples/counters-10-before-iommu.bin";
+fn samples_of_counters_with_fewer_reasons_are_read() {
+    counters_before("iommu", DropReason::NotGranted);
+    counters_before("user", DropReason::UserDenied);
+}
+
+fn counters_before(change: &str, first_new: DropReason) {
+    let path = format!("tests/samples/counters-10-before-{change}.bin");
     let bytes = std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
     let counters = Counters::map(&counters_file(&bytes.unwrap())).unwrap();
-    let first_new = DropReason::NotGranted as usize;
+    let first_new = first_new as usize;
     let read = counters.read(PortId(0));
     for (count, reason) in (1..).zip(REASONS) {
         let is_new = *reason as usize >= first_new;
