@@ -89,7 +89,9 @@ impl Gateway {
             _ => self.receive_many(&from, &places, &mut got),
         };
         for (leased, received) in leased.iter_mut().zip(got) {
-            if let (Some(received), Some(leased)) = (received, leased.take()) {
+            if let Some(received) = received
+                && let Some(leased) = leased.take()
+            {
                 self.deliver(&from, leased, received, now);
             }
         }

@@ -110,6 +110,12 @@ impl Guests {
         Bytes::of(queue, leased.0, start, queue.place().shape.buffer - start)
     }
 
+    /// Returns the number of free buffers.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> u16 {
+        self.free.len()
+    }
+
     /// Gives a buffer back that was not filled.
     pub(super) fn give_back(&mut self, leased: Leased) {
         self.free.put(leased.0);

@@ -129,6 +129,13 @@ fn datagrams_that_come_together_leave_by_one_call_and_come_by_one() {
         assert_eq!(server.recv(&mut bytes).unwrap(), 1);
         assert_eq!(bytes[0], n);
     }
+    // A call that fills one buffer keeps no other.
+    world.turn();
+    let free = world.worker.gateway.guests.free();
+    server.send_to(b"one", from.unwrap()).unwrap();
+    world.take();
+    world.turn();
+    assert_eq!(world.worker.gateway.guests.free(), free);
     // All buffers are the switch's again.
     for n in 0..=u8::MAX {
         world.give(&to_service(port, &[n]));
