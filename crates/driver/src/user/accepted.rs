@@ -11,14 +11,13 @@ use wire::MacAddr;
 
 use super::UserWorker;
 use super::events::Tag;
-use super::forwards::Found;
+use super::forwards::{ASK_INTERVAL, Found};
 use super::sockets;
 
 /// Most connections that wait.
 const WAITING_MAX: usize = 64;
-/// A station is asked for so often, with this time between: a second in all.
-const QUESTIONS: u8 = 4;
-const INTERVAL: Nanos = 250_000_000;
+/// A connection waits for three questions, as Linux has it (`mcast_solicit` of arp(7)).
+const LIMIT: Nanos = 3 * ASK_INTERVAL;
 
 /// A connection that was accepted.
 #[derive(Debug)]
@@ -27,15 +26,9 @@ struct Connection {
     peer: SocketAddr,
     /// Its forward.
     tag: Tag,
-    /// Questions for the station so far, and the time of the next one.
-    asked: u8,
+    /// The time of the next look for its guest, and the time after which it is reset.
     due: Nanos,
-}
-
-impl Connection {
-    fn may_wait(&self, now: Nanos) -> bool {
-        now < self.due || self.asked < QUESTIONS
-    }
+    until: Nanos,
 }
 
 /// The connections that wait.
@@ -43,7 +36,7 @@ impl Connection {
 pub(super) struct Accepted(Vec<Connection>);
 
 impl Accepted {
-    /// The time of the next question.
+    /// The time of the next look.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.0.iter().map(|connection| connection.due).min()
     }
@@ -57,8 +50,8 @@ impl UserWorker {
                 socket,
                 peer,
                 tag,
-                asked: 0,
                 due: now,
+                until: now.saturating_add(LIMIT),
             };
             self.lead(connection, now);
         }
@@ -81,18 +74,19 @@ impl UserWorker {
             .guest(connection.tag, desired, &self.gateway.services, now)
         {
             Found::Guest(guest, station) => self.open(connection, (guest, station), now),
-            Found::Ask(address)
-                if connection.may_wait(now)
+            Found::Ask(address, is_due)
+                if now < connection.until
                     && self.gateway.waiting.accepted.0.len() < WAITING_MAX =>
             {
-                if now >= connection.due {
-                    connection.asked += 1;
-                    connection.due = now.saturating_add(INTERVAL);
+                if is_due {
                     self.gateway.ask(address);
+                }
+                if now >= connection.due {
+                    connection.due = now.saturating_add(ASK_INTERVAL).min(connection.until);
                 }
                 self.gateway.waiting.accepted.0.push(connection);
             }
-            Found::Ask(_) | Found::Nothing => self.reset(&connection.socket, Refusal::Unreachable),
+            Found::Ask(..) | Found::Nothing => self.reset(&connection.socket, Refusal::Unreachable),
         }
     }
 

@@ -247,8 +247,10 @@ impl Gateway {
         let desired = &self.desired.network;
         match self.forwards.guest(tag, desired, &self.services, now) {
             Found::Guest(guest, station) => Some((guest, station)),
-            Found::Ask(address) => {
-                self.ask(address);
+            Found::Ask(address, is_due) => {
+                if is_due {
+                    self.ask(address);
+                }
                 None
             }
             Found::Nothing => None,

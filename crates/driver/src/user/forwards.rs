@@ -16,7 +16,10 @@ use wire::MacAddr;
 use super::calls;
 use super::events::{Kind, Tag};
 
-/// A forward with its listening socket.
+/// Time between two questions for a station (RFC 1122, section 2.3.2.1: at most one a second).
+pub(super) const ASK_INTERVAL: Nanos = 1_000_000_000;
+
+/// A forward with its socket.
 #[derive(Debug)]
 pub(crate) struct Forward {
     pub(crate) spec: UserForward,
@@ -30,6 +33,8 @@ struct Open {
     socket: Arc<OwnedFd>,
     /// Its datagrams have their turn.
     is_queued: bool,
+    /// The guest's station may be asked for again.
+    ask_after: Nanos,
 }
 
 /// The guest that a forward leads to.
@@ -37,8 +42,8 @@ struct Open {
 pub(super) enum Found {
     /// Address and station.
     Guest(SocketAddr, MacAddr),
-    /// A guest whose station is to be asked for.
-    Ask(IpAddr),
+    /// A guest whose station is not known, and whether it is time to ask for it.
+    Ask(IpAddr, bool),
     /// None that is known.
     Nothing,
 }
@@ -76,6 +81,7 @@ impl Forwards {
             spec,
             socket: Arc::new(socket),
             is_queued: false,
+            ask_after: 0,
         };
         self.all = forwards.into_iter().map(open).collect();
         for (at, forward) in (0..).zip(&self.all) {
@@ -161,9 +167,10 @@ impl Forwards {
         services: &Services,
         now: Nanos,
     ) -> Found {
-        let Some(Open { spec, .. }) = self.open(tag) else {
+        let Some(open) = self.open(tag) else {
             return Found::Nothing;
         };
+        let spec = &open.spec;
         let Some(ip) = address_of(spec, desired, services) else {
             return Found::Nothing;
         };
@@ -172,7 +179,13 @@ impl Forwards {
         let listed = listed.and_then(|of| of.mac).map(MacAddr);
         match listed.or_else(|| services.station(ip, now)) {
             Some(station) => Found::Guest(SocketAddr::new(ip, spec.port), station),
-            None => Found::Ask(ip),
+            None => {
+                let is_due = now >= open.ask_after;
+                if is_due {
+                    open.ask_after = now.saturating_add(ASK_INTERVAL);
+                }
+                Found::Ask(ip, is_due)
+            }
         }
     }
 }
