@@ -63,3 +63,32 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         vec![namespace],
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_refused_in_words() {
+        for protocol in [ForwardProtocol::Tcp, ForwardProtocol::Udp] {
+            for ip in ["127.0.0.1", "::1"] {
+                let any = SocketAddr::new(ip.parse().unwrap(), 0);
+                let listen_at = |address| listen(Listen { protocol, address });
+                let Ok(first) = listen_at(any) else {
+                    eprintln!("skipped: no {ip} here");
+                    continue;
+                };
+                let name = rustix::net::getsockname(&first).unwrap();
+                let address = SocketAddr::try_from(name).unwrap();
+                let error = listen_at(address).unwrap_err().to_string();
+                let at = Listen { protocol, address };
+                assert!(error.starts_with(&format!("{at}: ")), "{error}");
+                assert!(error.contains("in use"), "{error}");
+                drop(first);
+                listen_at(address).unwrap();
+            }
+        }
+    }
+}

@@ -138,12 +138,10 @@ impl Echoes {
         };
         echo.deadline = now.saturating_add(IDLE);
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match sendto(
-            &echo.fd,
-            request.message,
-            flags,
-            &SocketAddr::new(request.to, 0),
-        ) {
+        let to = SocketAddr::new(request.to, 0);
+        let send = || sendto(&echo.fd, request.message, flags, &to);
+        // An error may be about a request before: then this one was not sent.
+        match send().or_else(|_| send()) {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(()),
             Err(_) => Err(Refusal::Unreachable),
         }
