@@ -8,19 +8,19 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use e2e::guest::GuestSpec;
+use e2e::guest::{Guest, GuestSpec, boot};
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::outside::{
-    HOST, METADATA, NAMED, OUTSIDE, address_of, check_file, lease, namespaces, reaches, resolve,
-    serve_file, serve_slowly, user_port,
+    FILE, HOST, HOST6, METADATA, NAMED, OUTSIDE, OUTSIDE6, address_of, check_file, lease,
+    namespaces, reaches, resolve, serve_file, serve_slowly, user_port,
 };
 use e2e::turn;
 use e2e::uplinks::driver_pid;
 use rustix::process::Signal;
 use testkit::lasthop::port;
 use testkit::process::send as signal;
-use testkit::wait::wait_for;
+use testkit::wait::{wait_for, wait_until};
 
 /// Lasthop with guests "vm1" and "vm2", and the user port "out" whose sockets are in `host`.
 fn start(host: &Netns) -> Lasthop {
@@ -30,11 +30,25 @@ fn start(host: &Netns) -> Lasthop {
     );
     let user = user_port(host, &keys);
     let vm1 = port("vm1", "mac = \"52:54:00:00:00:01\"");
-    Lasthop::start(&format!("[switch]\nname = \"host1\"\n{vm1}\n{user}"))
+    let vm2 = port("vm2", "");
+    Lasthop::start(&format!("[switch]\nname = \"host1\"\n{vm1}{vm2}{user}"))
 }
 
 fn guest(lasthop: &Lasthop, name: &str, mac: &str) -> GuestSpec {
     GuestSpec::dialing(name, lasthop.socket_of(name)).mac(mac)
+}
+
+/// A guest has an address by router advertisements, and reaches the outside and not the host.
+fn has_ipv6(guest: &mut Guest) {
+    wait_until("an address", || {
+        let shown = guest.run("ip -6 address show dev eth0 scope global");
+        shown.contains("inet6 fd") && !shown.contains("tentative")
+    });
+    guest.run(&format!("ping -6 -c 1 -W 5 {OUTSIDE6}"));
+    guest.run(&format!("wget -q -O /tmp/file6 http://[{OUTSIDE6}]:8000/"));
+    let len = guest.run("wc -c </tmp/file6");
+    assert_eq!(len.trim(), FILE.to_string());
+    assert!(!reaches(guest, &format!("[{HOST6}]"), 7003));
 }
 
 #[test]
@@ -46,6 +60,7 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (host, outside) = namespaces(folder.path());
     serve_file(outside.listen(&format!("{OUTSIDE}:8000")));
+    serve_file(outside.listen(&format!("[{OUTSIDE6}]:8000")));
     serve_file(outside.listen(&format!("{OUTSIDE}:7002")));
     serve_file(outside.listen(&format!("{METADATA}:80")));
     check_file(outside.listen(&format!("{OUTSIDE}:9000")));
@@ -55,10 +70,15 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
         serve_file(host.listen(address));
     }
     serve_file(host.listen(&format!("{HOST}:7003")));
+    serve_file(host.listen(&format!("[{HOST6}]:7003")));
 
     turn.step("a guest gets an address by DHCP");
     let lasthop = start(&host);
-    let mut vm1 = guest(&lasthop, "vm1", "52:54:00:00:00:01").start().ready();
+    let specs = [
+        guest(&lasthop, "vm1", "52:54:00:00:00:01"),
+        guest(&lasthop, "vm2", "52:54:00:00:00:02").ipv6(),
+    ];
+    let [mut vm1, mut vm2] = boot(specs);
     let got = lease(&mut vm1);
     for part in [
         "router=10.0.2.2\n",
@@ -70,6 +90,12 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     }
     let address = address_of(&got).to_owned();
     assert!(address.starts_with("10.0.2."), "{got}");
+
+    turn.step("another guest, with IPv6 too");
+    let other = address_of(&lease(&mut vm2)).to_owned();
+    assert_ne!(other, address);
+    vm1.run(&format!("ping -c 1 -W 5 {other}"));
+    has_ipv6(&mut vm2);
 
     turn.step("ping of the gateway, and of the outside");
     for to in ["10.0.2.2", "10.0.2.3", OUTSIDE] {
