@@ -2,11 +2,12 @@
 //! Linux guest at the other.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use e2e::guest::GuestSpec;
+use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::Lasthop;
 use e2e::{paths, turn};
 use testkit::lasthop::port;
@@ -17,6 +18,9 @@ use testkit::wait::wait_until;
 /// Time for a program to end.
 const PROGRAM: Duration = Duration::from_secs(60);
 const PYTHON: &str = "/usr/bin/python3";
+/// The server under another name, by which it only checks files: the package with its own name would
+/// start it as a service.
+const REDIS: &str = "/usr/bin/redis-check-rdb";
 
 fn lasthop(names: &[&str]) -> Lasthop {
     let security = "port_security = { dhcp_server = true }";
@@ -143,15 +147,17 @@ fn a_file_crosses_between_two_programs_whole() {
 #[test]
 fn a_server_by_epoll_that_forks_serves_50_clients() {
     let turn = turn();
-    if !Path::new("/usr/bin/redis-server").exists() {
-        skipped("redis-server is not there");
+    if !Path::new(REDIS).exists() {
+        skipped("redis-tools is not there");
         return;
     }
     let lasthop = lasthop(&["a", "b"]);
     let folder = tempfile::tempdir().expect("a folder");
     let directory = folder.path().to_str().expect("text");
+    let redis = folder.path().join("redis-server");
+    symlink(REDIS, &redis).expect("a link");
     let server = [
-        "redis-server",
+        redis.to_str().expect("text"),
         "--bind",
         "10.0.0.2",
         "--protected-mode",
@@ -242,8 +248,10 @@ fn a_linux_guest_is_at_the_other_end() {
             .run("ping -c 3 -W 5 10.0.0.1")
             .contains(" 0% packet loss")
     );
-    turn.step("address and resolver come from the guest, and a name from the resolver");
     drop(server);
+    turn.step("a shell in the guest");
+    has_shell(&lasthop, &mut guest, folder.path());
+    turn.step("address and resolver come from the guest, and a name from the resolver");
     let resolver = [PYTHON, &script("resolver.py"), "10.0.0.3", "10.0.0.2"];
     let resolver = start(&lasthop, "dns", 3, &resolver);
     wait_ready(&resolver, "ready");
@@ -251,6 +259,28 @@ fn a_linux_guest_is_at_the_other_end() {
     guest.run("mkdir -p /www && echo a page >/www/page && httpd -p 80 -h /www");
     let curl = ["curl", "-sS", "http://files.internal/page"];
     assert_eq!(succeeds(&lasthop, "a", 0, &curl), "a page\n");
+}
+
+/// A program runs a command in the guest over SSH.
+fn has_shell(lasthop: &Lasthop, guest: &mut Guest, folder: &Path) {
+    let key = folder.join("key");
+    let key = key.to_str().expect("text");
+    let made = Command::new("dropbearkey")
+        .args(["-t", "ed25519", "-f", key])
+        .output();
+    let made = String::from_utf8_lossy(&made.expect("dropbearkey runs").stdout).into_owned();
+    let public = made.lines().find(|line| line.starts_with("ssh-ed25519"));
+    let public = public.expect("a public key");
+    guest.run(&format!(
+        "mkdir -p /etc/dropbear /root/.ssh && chmod 700 /root /root/.ssh && \
+         echo root:x:0:0::/root:/bin/sh >/etc/passwd && \
+         echo '{public}' >/root/.ssh/authorized_keys && chmod 600 /root/.ssh/* && dropbear -R"
+    ));
+    let client = ["dbclient", "-y", "-y", "-i", key, "root@10.0.0.2"];
+    let command = ["echo from the guest; head -c 1000000 /dev/zero | tr '\\0' x"];
+    let printed = succeeds(lasthop, "a", 1, &[&client[..], &command].concat());
+    let (line, rest) = printed.split_once('\n').expect("two lines");
+    assert_eq!((line, rest.len()), ("from the guest", 1_000_000));
 }
 
 /// A server of the guest, for addresses.
@@ -286,6 +316,22 @@ fn a_program_that_is_linked_with_the_library_plugs_in_itself() {
         "done\n",
         "{output:?}"
     );
+}
+
+#[test]
+fn the_library_of_netmap_can_be_loaded_too() {
+    let lasthop = lasthop(&["a", "b"]);
+    let echo = [PYTHON, &script("echo.py"), "10.0.0.2", "7"];
+    let echo = start(&lasthop, "b", 2, &echo);
+    wait_ready(&echo, "ready");
+    let checks = [PYTHON, &script("checks.py"), "10.0.0.2", "7"];
+    let own = paths::binary("lasthop");
+    let mut command = Command::new(&own);
+    command.args(["netmap", "--"]).arg(&own);
+    command.args(words(&lasthop, "a", 1, &checks));
+    let output = command.output().expect("it ends");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printed.contains("ok: stays there"), "{output:?}");
 }
 
 #[test]

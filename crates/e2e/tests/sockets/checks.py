@@ -87,7 +87,7 @@ def many_connections():
     async def run(count):
         return await asyncio.gather(*(one(number) for number in range(count)))
 
-    check("100 connections by epoll", all(asyncio.run(run(100))))
+    check("128 connections by epoll", all(asyncio.run(run(128))))
 
     results = []
 
