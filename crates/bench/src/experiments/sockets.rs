@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::lasthop::port;
+use testkit::process::on_cores;
 
 use self::ends::{READY, Role};
 use super::external::{FAR, Namespace, Way, World};
@@ -51,17 +52,19 @@ const PORT: u16 = 7006;
 /// The server's address in the library, behind the client's.
 const SERVER: &str = "10.1.0.9";
 const CLIENT: &str = "10.1.0.1";
-/// How long a library that spins looks on before it sleeps, in microseconds.
-const SPIN_US: u32 = 1000;
+/// How long a library that spins looks on before it sleeps, in microseconds: the default.
+const SPIN_US: u32 = 50;
 const START: Duration = Duration::from_secs(10);
 /// Ways, as tables have them.
-const SPINNING: &str = "library, spinning";
-const SLEEPING: &str = "library, sleeping";
-const TAP: &str = "kernel, TAP ports";
+pub(crate) const SPINNING: &str = "library, spinning";
+pub(crate) const SLEEPING: &str = "library, sleeping";
+pub(crate) const TAP: &str = "kernel, TAP ports";
 const VETH: &str = "kernel, veth";
 const NOTES: [&str; 3] = [
     "one program has both ends, under 'lasthop net run' with the library's sockets, which looks on \
-     for 1000 us before it sleeps, or sleeps at once; the kernel places client, server and switch",
+     for 50 us before it sleeps, or sleeps at once; client and server that spin have a core each, \
+     which they share with the switch where there are two, and all else runs where the kernel \
+     places it",
     "software's part is half a round trip less the time of a cache line from core to core and \
      back, which stands for the paper's hardware and link: a message crosses from client to switch \
      and from switch to server",
@@ -166,6 +169,11 @@ impl Place {
             }
         };
         command.arg(program).arg("socket-end").args(end);
+        // The kernel has two that spin share a core for a long time.
+        if matches!(self, Self::Library { spin_us, .. } if *spin_us > 0) {
+            let core = plan.cores[usize::from(name == "client")];
+            on_cores(&mut command, &[core]);
+        }
         Ok(command)
     }
 

@@ -5,6 +5,7 @@ use crate::Experiment;
 use crate::experiments::alignment::{ALIGNED, BY_TWO};
 use crate::experiments::external::breakdown::{NATIVE, PACKET};
 use crate::experiments::pingpong::ADAPTIVE;
+use crate::experiments::sockets::{SLEEPING, SPINNING, TAP as KERNEL};
 use crate::experiments::wakeups::{HELPERS, NO_HELPERS};
 
 /// The way in which a figure is asked.
@@ -98,7 +99,7 @@ const fn figure(
 }
 
 /// All, in the order of the papers.
-pub(crate) static FIGURES: [Figure; 48] = [
+pub(crate) static FIGURES: [Figure; 49] = [
     figure(
         "000-3.6",
         "Receiving with grants: throughput",
@@ -489,9 +490,24 @@ pub(crate) static FIGURES: [Figure; 48] = [
     ),
     figure(
         "004-2",
-        "One-way latency by message size",
-        Asked::NotBuilt("user-level TCP"),
-        &[],
+        "User-level and kernel sockets: bandwidth by message size",
+        Asked::By(&[(Experiment::Sockets, "bandwidth")]),
+        &[
+            here(order(SLEEPING, KERNEL)),
+            with(3, order(SPINNING, KERNEL)),
+        ],
+    ),
+    figure(
+        "004-latency",
+        "User-level and kernel sockets: one-way latency, and its software part",
+        Asked::By(&[
+            (Experiment::Sockets, "half-round-trip"),
+            (Experiment::Sockets, "software"),
+        ]),
+        &[
+            here(order(KERNEL, SPINNING)),
+            here(order(SLEEPING, SPINNING)),
+        ],
     ),
 ];
 
@@ -560,7 +576,7 @@ mod tests {
         assert_eq!(found[0].id, "000-4.10");
         let error = chosen(&ids("000-4.100")).unwrap_err();
         assert!(error.ends_with("the nearest is '000-4.10'"), "{error}");
-        assert_eq!(chosen(&[]).unwrap().len(), 48);
+        assert_eq!(chosen(&[]).unwrap().len(), 49);
     }
 
     #[test]

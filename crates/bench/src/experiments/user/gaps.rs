@@ -49,7 +49,7 @@ const PORT: u16 = 7005;
 const PIECE: usize = 1 << 10;
 const TICK: Duration = Duration::from_millis(1);
 /// Bytes that are on their way to the client and back at most.
-const WINDOW: u64 = 64 << 10;
+const WINDOW: u64 = 512 << 10;
 /// Flows outlive a driver once they are older than a second.
 const OLD: Duration = Duration::from_millis(1500);
 /// How long a trial is watched after the kill, and an upgrade after its end.

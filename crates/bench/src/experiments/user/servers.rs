@@ -52,6 +52,7 @@ impl Drop for Servers {
 }
 
 type Serve = fn(TcpStream, &Shared) -> std::io::Result<()>;
+type ServeDatagrams = fn(&UdpSocket, &Shared);
 
 impl Servers {
     /// Starts them in a network namespace.
@@ -64,7 +65,7 @@ impl Servers {
             let shared = Arc::clone(&shared);
             thread::spawn(move || accept(&listener, serve, &shared));
         }
-        let datagrams: [(u16, fn(&UdpSocket, &Shared)); 2] =
+        let datagrams: [(u16, ServeDatagrams); 2] =
             [(SINK, count_datagrams), (SOURCE, send_datagrams)];
         for (port, serve) in datagrams {
             let socket = outside.inside(|| Ok(UdpSocket::bind(at(port))?))?;

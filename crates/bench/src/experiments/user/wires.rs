@@ -29,7 +29,7 @@ const PACKETS: i32 = 4 << 20;
 
 /// A way for frames.
 pub(super) enum AnyWire {
-    Queues(Queues),
+    Queues(Box<Queues>),
     Stream(Stream),
     Tap(Tap),
 }

@@ -170,10 +170,10 @@ impl World {
             matches!(error.kind(), ConnectionRefused | NotFound)
         };
         match (&self.peer, &self.guest) {
-            (Peer::Lasthop(_), _) => Ok(AnyWire::Queues(Queues::open(
+            (Peer::Lasthop(_), _) => Ok(AnyWire::Queues(Box::new(Queues::open(
                 self.socket(),
                 self.super_frames,
-            )?)),
+            )?))),
             (Peer::Other(_), Some(guest)) => {
                 stop::try_wait("a TAP interface", START, || {
                     Ok(guest.run("ip link show tap0").ok().map(drop))
