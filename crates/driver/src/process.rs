@@ -230,6 +230,8 @@ struct WorkerPool {
     mail: Mail,
     /// Forwards that the supervisor has sent of a new list.
     forwards: Vec<Forward>,
+    /// It was asked for the next ones, and has not answered.
+    awaits_forwards: bool,
 }
 
 /// Messages about flows on their way to the supervisor.
@@ -300,6 +302,7 @@ impl WorkerPool {
             orders,
             mail,
             forwards: Vec::new(),
+            awaits_forwards: false,
         };
         for worker in workers {
             let (start, started) = channel();
@@ -346,11 +349,22 @@ impl WorkerPool {
         sockets: Vec<OwnedFd>,
     ) -> io::Result<()> {
         if part.is_empty() {
+            self.awaits_forwards = false;
             self.orders.put_forwards(std::mem::take(&mut self.forwards));
             self.wake();
             return Ok(());
         }
         self.forwards.extend(forwards(part, sockets));
+        link.send(&SupervisorRequest::NextForwards, &[])
+    }
+
+    /// Takes a new list from its first forward on. An answer that is on its way comes after this
+    /// message, and is of the new list already: another request would have it end twice.
+    fn renew_forwards(&mut self, link: &SupervisorLink) -> io::Result<()> {
+        self.forwards.clear();
+        if std::mem::replace(&mut self.awaits_forwards, true) {
+            return Ok(());
+        }
         link.send(&SupervisorRequest::NextForwards, &[])
     }
 
@@ -602,10 +616,7 @@ fn handle_messages(link: &mut SupervisorLink, pool: &mut WorkerPool) -> io::Resu
             Received::Message(SupervisorEvent::Stop, _) => return Ok(Some(true)),
             Received::Message(SupervisorEvent::UserNetwork(network), _) => pool.change(*network),
             Received::Message(SupervisorEvent::UserQuestion(question), _) => pool.ask(question),
-            Received::Message(SupervisorEvent::ForwardsChanged, _) => {
-                pool.forwards.clear();
-                link.send(&SupervisorRequest::NextForwards, &[])?;
-            }
+            Received::Message(SupervisorEvent::ForwardsChanged, _) => pool.renew_forwards(link)?,
             Received::Message(SupervisorEvent::Forwards(part), sockets) => {
                 pool.take_forwards(link, part, sockets)?;
             }
@@ -674,6 +685,39 @@ mod tests {
         let mut interfaces = refused();
         let error = attach(&mut interfaces, false).unwrap_err();
         assert_eq!(error.to_string(), refusal.to_string());
+    }
+
+    /// Two changes of the forwards in a row: the driver asks anew only when it has no answer to
+    /// come, else the list would end twice, the second time without a forward.
+    #[test]
+    fn a_list_of_forwards_that_changes_meanwhile_ends_once() {
+        let (ours, theirs) = channel::link::pair().unwrap();
+        let link = SupervisorLink::new(ours);
+        let mut supervisor: Link<SupervisorEvent, SupervisorRequest> = Link::new(theirs);
+        supervisor.set_nonblocking().unwrap();
+        let mut requests = || match supervisor.recv().unwrap() {
+            Received::Message(SupervisorRequest::NextForwards, _) => true,
+            Received::Nothing => false,
+            other => panic!("{other:?}"),
+        };
+        let mail = Mail::new().unwrap();
+        let mut pool = WorkerPool::spawn(Vec::new(), Arc::default(), mail).unwrap();
+        pool.renew_forwards(&link).unwrap();
+        pool.renew_forwards(&link).unwrap();
+        assert!(requests() && !requests());
+        let forward = UserForward {
+            listen: "127.0.0.1:2222".parse().unwrap(),
+            to: "vm1".to_owned(),
+            port: 22,
+        };
+        let socket = event::create().unwrap();
+        pool.take_forwards(&link, vec![forward], vec![socket])
+            .unwrap();
+        assert!(requests() && !requests() && pool.forwards.len() == 1);
+        pool.take_forwards(&link, Vec::new(), Vec::new()).unwrap();
+        assert!(!requests() && pool.forwards.is_empty());
+        pool.renew_forwards(&link).unwrap();
+        assert!(requests(), "the next change");
     }
 
     #[test]

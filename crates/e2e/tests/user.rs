@@ -51,6 +51,83 @@ fn has_ipv6(guest: &mut Guest) {
     assert!(!reaches(guest, &format!("[{HOST6}]"), 7003));
 }
 
+/// The operator sees what was refused, and the guest's address.
+fn sees_refusals_and_lease(lasthop: &Lasthop, address: &str) {
+    // The driver reports its figures twice a second.
+    let user = wait_for("the driver reports", || {
+        let user = lasthop.port("out")["driver_process"]["user"].take();
+        let has = |kind: &str, of: &str| user[kind][of].as_u64() > Some(0);
+        let all = has("refused", "user-denied") && has("results", "refused");
+        (all && has("results", "established")).then_some(user)
+    });
+    assert!(
+        user["to_guests_bytes"].as_u64() >= Some(FILE as u64),
+        "{user}"
+    );
+    assert!(user["dns_questions"].as_u64() > Some(1), "{user}");
+    let stats = lasthop.ok(&["stats", "out"]);
+    assert!(stats.contains("user-denied"), "{stats}");
+    let leases = lasthop.json(&["user", "leases", "out"]);
+    let lease = &leases["leases"][0];
+    assert_eq!(
+        (&lease["address"], &lease["port"]),
+        (&address.into(), &"vm1".into())
+    );
+    assert!(
+        (3000..=3600).contains(&lease["seconds"].as_u64().unwrap()),
+        "{leases}"
+    );
+}
+
+/// The operator sees a connection that stays.
+fn sees_flow(lasthop: &Lasthop, address: &str) {
+    let peer = format!("{OUTSIDE}:8002");
+    let flow = wait_for("its flow", || {
+        let flows = lasthop.json(&["user", "flows", "out", "--limit", "50"]);
+        let all = flows["flows"].as_array().expect("flows").clone();
+        let mut all = all.into_iter();
+        all.find(|flow| flow["peer"] == *peer && flow["to_guest_bytes"].as_u64() > Some(0))
+    });
+    assert_eq!(
+        (&flow["port"], &flow["protocol"]),
+        (&"vm1".into(), &"tcp".into())
+    );
+    let guest = flow["guest"].as_str().expect("an address");
+    assert!(guest.starts_with(&format!("{address}:")), "{flow}");
+}
+
+/// A forward is added and removed beside another; one that the system refuses says so.
+fn forwards_change_one_by_one(lasthop: &Lasthop, host: &Netns, vm1: &mut Guest) {
+    let forward = |line: &[&str]| lasthop.cli(&[&["port", "forward"], line].concat());
+    let second = "tcp 127.0.0.1:2223";
+    lasthop.run(&["port", "forward", "add", "out", second, "vm1:8081"]);
+    let serving = vm1.start("echo third | nc -l -p 8081");
+    let got = wait_for("the guest answers at another port", || {
+        let mut got = String::new();
+        let stream = host.run(|| TcpStream::connect("127.0.0.1:2223"));
+        let _ = stream.and_then(|mut stream| stream.read_to_string(&mut got));
+        (!got.is_empty()).then_some(got)
+    });
+    assert_eq!(got, "third\n");
+    serving.wait(Duration::from_secs(10));
+    let taken = forward(&["add", "out", "tcp 127.0.0.1:7000", "vm1:1"]);
+    let error = String::from_utf8_lossy(&taken.stderr);
+    assert_eq!(taken.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("tcp 127.0.0.1:7000: Address already in use"),
+        "{error}"
+    );
+    let list = lasthop.ok(&["port", "forward", "list", "out"]);
+    assert!(list.contains("Address already in use"), "{list}");
+    for listen in ["tcp 127.0.0.1:7000", second] {
+        lasthop.run(&["port", "forward", "remove", "out", listen]);
+    }
+    wait_for("its socket is closed", || {
+        let stream = host.run(|| TcpStream::connect("127.0.0.1:2223"));
+        stream.is_err().then_some(())
+    });
+}
+
 #[test]
 fn a_guest_reaches_the_outside_and_nothing_else() {
     if !Netns::allowed() {
@@ -128,6 +205,9 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
         assert!(!reaches(&mut vm1, address, port), "{address}:{port}");
     }
 
+    turn.step("refusals and the lease are seen");
+    sees_refusals_and_lease(&lasthop, &address);
+
     turn.step("a forward leads to the guest");
     let answer = |text: &str| format!("echo {text} | nc -l -p 8080");
     let serving = vm1.start(&answer("first"));
@@ -165,10 +245,14 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     assert!(!reaches(&mut vm1, "10.0.2.2", 7001));
     assert_eq!(lasthop.port("out")["driver_process"]["restarts"], 0);
 
+    turn.step("forwards are added and removed one by one");
+    forwards_change_one_by_one(&lasthop, &host, &mut vm1);
+
     turn.step("driver and switch are killed, and a connection stays");
     let transfer = vm1.start(&format!(
         "nc {OUTSIDE} 8002 </dev/null >/tmp/slow; nc {OUTSIDE} 9000 </tmp/slow"
     ));
+    sees_flow(&lasthop, &address);
     for kills_switch in [false, true, false] {
         thread::sleep(Duration::from_millis(1500));
         let pid = driver_pid(&lasthop, "out").expect("a driver");

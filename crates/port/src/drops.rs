@@ -108,7 +108,7 @@ drop_reasons! {
     DriverEnded "driver-ended" "The frame was in the rings of a driver process when that ended."
     // Counted at the user port that the frame was for, by its driver.
     UserDenied "user-denied"
-        "Guests may not reach this destination through the user port, or the flow is another guest's."
+        "Guests may not reach this destination by the user port, or the flow is another guest's."
     UserFlows "user-flows"
         "The user port, or the guest, has as many flows as it may have, or half-open ones."
     UserFragment "user-fragment" "User ports do not translate fragments."

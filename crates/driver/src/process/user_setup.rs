@@ -94,9 +94,9 @@ impl Meanwhile {
             let (SupervisorEvent::Forwards(part), sockets) = answer else {
                 return Err(bad());
             };
+            // The supervisor has said so before it answered: the answer is of the new list.
             if std::mem::take(&mut self.has_other_forwards) {
                 all.clear();
-                continue;
             }
             if part.is_empty() {
                 return Ok(all);

@@ -50,7 +50,7 @@ const VHOST_NET: &[Allowed] = &[requests(
 #[rustfmt::skip]
 const USER: &[Allowed] = &[
     call(libc::SYS_sendto, "bytes of guests"),
-    requests(libc::SYS_ioctl, &[libc::TIOCOUTQ as u32], "bytes that the peer has not acknowledged"),
+    requests(libc::SYS_ioctl, QUEUES, "bytes that the peer has not acknowledged, or that wait"),
     call(libc::SYS_getsockopt, "errors of connections, and the size of their buffers"),
     sockets(&[libc::AF_INET as u32, libc::AF_INET6 as u32], "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
@@ -61,6 +61,9 @@ const USER: &[Allowed] = &[
     call(libc::SYS_getsockname, "finding the host's own addresses"),
     call(libc::SYS_mremap, "the allocator, for tables of flows"),
 ];
+
+/// Requests for the lengths of the queues of a socket (`SIOCOUTQ`, `SIOCINQ`; tcp(7)).
+const QUEUES: &[u32] = &[libc::TIOCOUTQ as u32, libc::FIONREAD as u32];
 
 /// Levels of options of sockets (setsockopt(2)) that have a use.
 const OPTIONS: &[u32] = &[

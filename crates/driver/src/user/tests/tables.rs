@@ -1,6 +1,6 @@
 //! Flows and leases, asked for part by part.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use super::*;
@@ -25,6 +25,19 @@ fn tables_come_in_parts() {
     assert_eq!((flow.mac, flow.bytes), (GUEST.0, Some([4, 0])));
     assert!(flow.age_ms.is_some());
     assert_eq!(world.flows(7), (Vec::new(), None), "behind the last");
+    // The guest closes its half: its FIN is no byte.
+    world.segment(port, (IRS + 5, next, ACK | FIN), b"");
+    stream.write_all(b"three").unwrap();
+    let received = loop {
+        let segment = Segment::of(&world.take());
+        if !segment.payload.is_empty() {
+            break segment.payload.len() as u32;
+        }
+    };
+    world.segment(port, (IRS + 6, next + received, ACK), b"");
+    let flow = &world.flows(0).0[0];
+    assert_eq!(USER_STATES[usize::from(flow.state)], ("tcp", "half-closed"));
+    assert_eq!(flow.bytes, Some([4, 5]));
     // More leases than a part has.
     for n in 0..70 {
         let mac = MacAddr([2, 0, 0, 0, 1, n]);
