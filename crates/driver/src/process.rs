@@ -657,6 +657,7 @@ fn reply_to_ping(
 
 #[cfg(test)]
 mod tests {
+    use channel::driving::{ForwardProtocol, Listen};
     use std::fs::File;
 
     use super::*;
@@ -706,7 +707,10 @@ mod tests {
         pool.renew_forwards(&link).unwrap();
         assert!(requests() && !requests());
         let forward = UserForward {
-            listen: "127.0.0.1:2222".parse().unwrap(),
+            listen: Listen {
+                protocol: ForwardProtocol::Tcp,
+                address: "127.0.0.1:2222".parse().unwrap(),
+            },
             to: "vm1".to_owned(),
             port: 22,
         };
