@@ -1,7 +1,7 @@
 //! A worker between a switch that is played here, and services of this host on its loopback.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -483,6 +483,81 @@ fn reasons_have_the_names_of_refusals() {
         usernet::FlowState::ALL.map(usernet::FlowState::name),
         states
     );
+}
+
+/// A connection: the end that is asked, which has connected or was accepted, and its peer.
+fn connection(connects: bool) -> (TcpStream, TcpStream) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+    let other = server.accept().unwrap().0;
+    if connects { (one, other) } else { (other, one) }
+}
+
+/// Writes until there is no more room, so that what follows waits; returns how much.
+fn fill(stream: &mut TcpStream) -> u64 {
+    stream.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    while let Ok(len) = stream.write(&[1; 4096]) {
+        sent += len as u64;
+    }
+    stream.set_nonblocking(false).unwrap();
+    sent
+}
+
+/// Closes halves of a connection with bytes on their way both ways, and has the peer read all:
+/// where the end that is asked stands is right all the time.
+fn closes_halves(connects: bool, halves: &[bool]) {
+    let (mut own, mut peer) = connection(connects);
+    peer.write_all(&[2; 500]).unwrap();
+    own.read_exact(&mut [0; 200]).unwrap();
+    let sent = fill(&mut own);
+    for is_own in halves {
+        let end = if *is_own { &own } else { &peer };
+        end.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    let of_peer = halves.contains(&false);
+    let start = Instant::now();
+    let ask = || calls::progress(own.as_fd(), connects, 0).expect("a connection");
+    while of_peer && !ask().peer_closed {
+        assert!(start.elapsed() < LIMIT, "the peer's end does not come");
+    }
+    let closes = halves.contains(&true);
+    let reader = thread::spawn(move || {
+        let mut left = sent;
+        while left > 0 {
+            left -= peer.read(&mut [0; 4096]).unwrap() as u64;
+        }
+        // The end, which it acknowledges.
+        assert!(!closes || peer.read(&mut [0]).unwrap() == 0);
+        peer
+    });
+    loop {
+        let is_last = reader.is_finished();
+        let progress = ask();
+        let expected = (sent, 200, 300, closes, of_peer);
+        let found = (
+            progress.taken,
+            progress.given,
+            progress.unread,
+            progress.guest_closed,
+            progress.peer_closed,
+        );
+        assert_eq!(found, expected, "{connects} {halves:?}");
+        if is_last {
+            break;
+        }
+    }
+    reader.join().unwrap();
+}
+
+#[test]
+fn the_kernel_knows_it_whatever_halves_are_closed() {
+    for connects in [true, false] {
+        let orders: [&[bool]; 5] = [&[], &[true], &[false], &[true, false], &[false, true]];
+        for halves in orders {
+            closes_halves(connects, halves);
+        }
+    }
 }
 
 #[test]
