@@ -1,4 +1,5 @@
-//! Programs that run as an ordinary user, in a namespace of the test's: the test itself is root in CI.
+//! Programs that run as an ordinary user, in a namespace of the test's: the test itself is root in
+//! CI.
 
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -46,8 +47,8 @@ pub fn give(paths: &[&Path]) {
     }
 }
 
-/// Returns whether `nobody` can run a program, which may lie in a folder of root's alone. If not, says
-/// so: the test is to be skipped.
+/// Returns whether `nobody` can run a program, which may lie in a folder of root's alone. If not,
+/// says so: the test is to be skipped.
 #[must_use]
 pub fn may_run(program: &Path, namespace: &Path) -> bool {
     let mut inner = Command::new("test");

@@ -18,8 +18,8 @@ use testkit::wait::wait_until;
 /// Time for a program to end.
 const PROGRAM: Duration = Duration::from_secs(60);
 const PYTHON: &str = "/usr/bin/python3";
-/// The server under another name, by which it only checks files: the package with its own name would
-/// start it as a service.
+/// The server under another name, by which it only checks files: the package with its own name
+/// would start it as a service.
 const REDIS: &str = "/usr/bin/redis-check-rdb";
 
 fn lasthop(names: &[&str]) -> Lasthop {

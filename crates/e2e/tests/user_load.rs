@@ -86,7 +86,7 @@ fn use_once(net: &Net, number: usize) {
     net.close(id);
 }
 
-/// Sends SYNs to an address that does not answer, each from other ports, until it is told to end.
+/// Sends SYNs to an address that does not answer, each from other ports, until it is over.
 fn spray(guest: &mut FakeGuest, is_over: &AtomicBool) -> u64 {
     let frame = PacketBuilder::new(MacAddr(guest.mac()), GATEWAY).ipv4([10, 0, 2, 77], SILENT);
     let mut sent = 0;
