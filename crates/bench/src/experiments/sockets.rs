@@ -42,7 +42,8 @@ static SOFTWARE: Part = Part {
         "bytes of a message",
         "microseconds of half a round trip that are software's",
     ],
-    published: "section 4: 5.8 us for the kernel, 1.0 for Open Onload; 4.3 are of hardware and link",
+    published: "section 4: 5.8 us for the kernel, 1.0 for Open Onload; 4.3 are of hardware and \
+                link",
 };
 
 /// Bytes of messages: of streams, and of round trips.

@@ -36,7 +36,8 @@ static TCP_IN: Part = Part {
 static LONG_OUT: Part = Part {
     name: "super-frames-out",
     axes: ["connections", "Gbit/s from the guest, super-frames"],
-    published: "no figure; rootlesskit#615 claims with an MTU of 65520: slirp4netns 8.11, pasta 31.9",
+    published: "no figure; rootlesskit#615 claims with an MTU of 65520: slirp4netns 8.11, \
+                pasta 31.9",
 };
 static LONG_IN: Part = Part {
     name: "super-frames-in",
@@ -104,8 +105,8 @@ const NOTES: [&str; 4] = [
      interface of pasta and slirp4netns; the guest opens all connections; its MTU is 1500, and \
      super-frames are those of virtio at Lasthop and an MTU of 65520 at the others, which libslirp \
      in QEMU does not have",
-    "the servers are plain sockets behind a veth pair; client, servers and peer share the machine's \
-     cores; of datagrams those count that arrive",
+    "the servers are plain sockets behind a veth pair; client, servers and peer share the \
+     machine's cores; of datagrams those count that arrive",
     "libslirp is QEMU's without a machine; pasta and slirp4netns are for containers, whose client \
      is the kernel's stack, in whose place the library's is here",
     "memory is anonymous and shared memory of the processes, without the kernel's for sockets",
