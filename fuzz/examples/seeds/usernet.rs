@@ -89,6 +89,7 @@ fn records(steps: &[u8]) {
         guest: "10.0.2.15:1001".parse().expect("an address"),
         peer: "192.0.2.1:123".parse().expect("an address"),
         station: wire::MacAddr([0x52, 0x54, 0, 0, 0, 15]),
+        forwarded: None,
     };
     bytes.extend(Kept::Mapping(mapping).encode());
     bytes.extend(progress);
