@@ -172,8 +172,8 @@ pub fn reaches(guest: &mut Guest, address: &str, port: u16) -> bool {
     guest.status(&format!("timeout 5 wget -q -O /dev/null {url}")) == 0
 }
 
-/// What guests do at every user network: they get an address, look a name up, and fetch a file,
-/// which is left for [`sends_file`]. The outside has a resolver, and servers at the ports 8000 and
+/// The script of a guest at any user network: it gets an address, looks a name up, and fetches a
+/// file, which is left for [`sends_file`]. The outside has a resolver, and servers at the ports 8000 and
 /// 9000 ([`serve_file`], [`check_file`]).
 pub fn usual_script(guest: &mut Guest, dns: &str) {
     let lease = lease(guest);
@@ -190,7 +190,7 @@ pub fn sends_file(guest: &mut Guest) -> bool {
     guest.status(&check) == 0
 }
 
-/// What a guest answers to a connection of the host, once it does.
+/// The answer of a guest to a connection of the host, once there is one.
 pub fn answer_of(guest: &mut Guest, port: u16, host: &Netns, address: &str) -> String {
     let serving = guest.start(&format!("echo it is me | nc -l -p {port}"));
     let answer = wait_for("the guest answers", || {
