@@ -173,8 +173,8 @@ pub fn reaches(guest: &mut Guest, address: &str, port: u16) -> bool {
 }
 
 /// The script of a guest at any user network: it gets an address, looks a name up, and fetches a
-/// file, which is left for [`sends_file`]. The outside has a resolver, and servers at the ports 8000 and
-/// 9000 ([`serve_file`], [`check_file`]).
+/// file, which is left for [`sends_file`]. The outside has a resolver, and servers at the ports
+/// 8000 and 9000 ([`serve_file`], [`check_file`]).
 pub fn usual_script(guest: &mut Guest, dns: &str) {
     let lease = lease(guest);
     assert!(lease.contains(&format!("dns={dns}")), "{lease}");
