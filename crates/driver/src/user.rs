@@ -28,6 +28,7 @@ mod listing;
 mod memory;
 mod questions;
 mod reports;
+mod segments;
 mod sends;
 mod settings;
 mod sockets;
@@ -70,6 +71,7 @@ use kept::Keeper;
 pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
 use memory::Bytes;
 use questions::{Questions, Reply};
+use segments::Segments;
 use sends::Sends;
 pub(crate) use settings::SettingsError;
 use sockets::{Progress, Sockets};
@@ -155,6 +157,8 @@ pub(crate) struct UserWorker {
     status: Arc<WorkerStatus>,
     orders: Arc<Orders>,
     from_switch: Side,
+    /// Buffers of frames whose bytes have not left yet.
+    held: Vec<u16>,
     echoes: Echoes,
     gateway: Gateway,
 }
@@ -253,6 +257,7 @@ impl UserWorker {
             questions,
             waiting: Waiting::new(secret),
             sends: Sends::default(),
+            segments: Segments::default(),
             counters: Counters {
                 flows_max: bounds.flows,
                 ..Counters::default()
@@ -262,6 +267,7 @@ impl UserWorker {
             status,
             orders,
             from_switch,
+            held: Vec::with_capacity(BATCH),
             echoes,
             gateway,
         };
@@ -444,17 +450,16 @@ impl UserWorker {
                 return Err(WorkerError::Short(used.len));
             }
             let bytes = Bytes::of(&self.from_switch.queue, used.id, 0, used.len);
-            let sends = self.gateway.sends.count();
             self.frame(bytes, now);
-            if self.gateway.sends.count() == sends {
-                self.free(used.id);
-            } else {
-                self.gateway.sends.hold(used.id);
+            match self.gateway.sends.take_hold() {
+                true => self.held.push(used.id),
+                false => self.free(used.id),
             }
             count += 1;
         }
         self.gateway.flush(now);
-        while let Some(id) = self.gateway.sends.take_sent() {
+        self.gateway.flush_segments(now);
+        while let Some(id) = self.held.pop() {
             self.free(id);
         }
         Ok(count > 0)

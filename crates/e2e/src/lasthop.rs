@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -105,6 +105,19 @@ impl Lasthop {
             &place.path("lasthop.toml"),
         ]);
         let mut running = place.spawn(nobody::command(&command, &namespace.path()));
+        running.wait_ready();
+        Lasthop { running, place }
+    }
+
+    /// As [`Lasthop::start`], where `/etc/resolv.conf` is a file of the caller's.
+    pub fn start_with_resolvers(config: &str, resolvers: &Path) -> Lasthop {
+        const BIND: &str = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
+        let place = Place::of(paths::binary("lasthop"));
+        fs::create_dir(place.run_dir()).expect("a runtime directory");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", BIND]).arg(resolvers);
+        nobody::append(&mut command, &place.command(config));
+        let mut running = place.spawn(command);
         running.wait_ready();
         Lasthop { running, place }
     }

@@ -23,17 +23,20 @@ pub fn command(inner: &Command, namespace: &Path) -> Command {
     command
         .arg(format!("--reuid={NOBODY}"))
         .arg(format!("--regid={NOBODY}"));
+    command.arg("--");
+    append(&mut command, inner);
     command
-        .arg("--")
-        .arg(inner.get_program())
-        .args(inner.get_args());
+}
+
+/// Has a command that ends with the words of another one run that, with its environment.
+pub fn append(outer: &mut Command, inner: &Command) {
+    outer.arg(inner.get_program()).args(inner.get_args());
     for (key, value) in inner.get_envs() {
         match value {
-            Some(value) => command.env(key, value),
-            None => command.env_remove(key),
+            Some(value) => outer.env(key, value),
+            None => outer.env_remove(key),
         };
     }
-    command
 }
 
 /// Gives files and folders to `nobody`.

@@ -128,24 +128,46 @@ fn ask(net: &Net, number: u16) -> [u8; 4] {
     answer[len - 4..len].try_into().expect("four bytes")
 }
 
+/// Asks until the second resolver answers.
+fn wait_for_other(net: &Net) {
+    let mut questions = 1..;
+    wait_until("the other resolver answers", || {
+        ask(net, questions.next().expect("a number")) == ANSWERS[1]
+    });
+}
+
 struct World {
     lasthop: Lasthop,
     host: Netns,
-    outside: Netns,
+    /// It lives as long as the test.
+    _outside: Netns,
 }
 
 fn start(folder: &Path, names: &[&str]) -> World {
+    start_by(folder, names, OUTSIDE, Lasthop::start)
+}
+
+fn start_by(
+    folder: &Path,
+    names: &[&str],
+    dns: &str,
+    start: impl FnOnce(&str) -> Lasthop,
+) -> World {
     let (host, outside) = namespaces(folder);
     serve(outside.listen(&format!("{OUTSIDE}:{ECHO}")), echo);
+    outside.ip(&format!("address add {OTHER}/24 dev in0"));
+    for (address, answer) in [OUTSIDE, OTHER].into_iter().zip(ANSWERS) {
+        resolve(outside.udp(&format!("{address}:53")), answer);
+    }
     let guests: String = names.iter().map(|name| port(name, "")).collect();
-    let ports = [guests, user_port(&host, &format!("dns = \"{OUTSIDE}\""))].concat();
-    let lasthop = Lasthop::start(&format!("[switch]\nname = \"host1\"\n{ports}"));
+    let ports = [guests, user_port(&host, &format!("dns = \"{dns}\""))].concat();
+    let lasthop = start(&format!("[switch]\nname = \"host1\"\n{ports}"));
     // A DHCP client asks again after ten seconds.
     lasthop.wait_port("out", "up");
     World {
         lasthop,
         host,
-        outside,
+        _outside: outside,
     }
 }
 
@@ -211,10 +233,6 @@ fn resolvers_lists_limits_and_captures_are_those_of_the_operator() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let world = start(folder.path(), &["vm1"]);
     let lasthop = &world.lasthop;
-    world.outside.ip(&format!("address add {OTHER}/24 dev in0"));
-    for (address, answer) in [OUTSIDE, OTHER].into_iter().zip(ANSWERS) {
-        resolve(world.outside.udp(&format!("{address}:53")), answer);
-    }
     let vm1 = plug_in(lasthop, "vm1");
 
     turn.step("another resolver, under a connection");
@@ -222,10 +240,7 @@ fn resolvers_lists_limits_and_captures_are_those_of_the_operator() {
     assert_eq!(outcome(&vm1, stays, Duration::from_secs(20)), Some(true));
     assert_eq!(ask(&vm1, 0), ANSWERS[0]);
     lasthop.ok(&["port", "set", "out", "--dns", OTHER]);
-    let mut questions = 1..;
-    wait_until("the other resolver answers", || {
-        ask(&vm1, questions.next().expect("a number")) == ANSWERS[1]
-    });
+    wait_for_other(&vm1);
     check_echo(&vm1, stays, 1);
 
     turn.step("a capture has both directions of a connection");
@@ -292,4 +307,20 @@ fn resolvers_lists_limits_and_captures_are_those_of_the_operator() {
     assert_eq!(vm1.connect(refused, gateway), Err(Errno::INPROGRESS));
     assert_eq!(outcome(&vm1, refused, Duration::from_secs(20)), Some(false));
     drop(own);
+}
+
+#[test]
+fn the_hosts_resolvers_are_followed() {
+    if !Netns::allowed() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("resolv.conf");
+    fs::write(&file, format!("nameserver {OUTSIDE}\n")).expect("a file");
+    let start = |config: &str| Lasthop::start_with_resolvers(config, &file);
+    let world = start_by(folder.path(), &["vm1"], "auto", start);
+    let vm1 = plug_in(&world.lasthop, "vm1");
+    assert_eq!(ask(&vm1, 0), ANSWERS[0]);
+    fs::write(&file, format!("search example\nnameserver {OTHER}\n")).expect("a file");
+    wait_for_other(&vm1);
 }

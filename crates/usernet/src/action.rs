@@ -91,8 +91,10 @@ pub enum Action {
     /// stay where they are in the stream; report [`SocketEvent::Connected`] or
     /// [`SocketEvent::Failed`].
     Connect(FlowId, Target),
-    /// Send these bytes of the frame at hand by one call, and report [`SocketEvent::Sent`] before
-    /// the next frame of the flow.
+    /// Send these bytes of the frame at hand, behind those of frames before that wait still, by one
+    /// call; report [`SocketEvent::Sent`] of all of them soon, and before anything else than frames
+    /// is reported of the flow or asked. If the flow is to be closed first, they are sent first,
+    /// and not reported.
     Send(FlowId, Payload),
     /// The flow has bytes for the guest: when its guest has its turn, and there is a buffer, ask
     /// `Translator::peek` what to read, until there is nothing ([`crate::Turns`]).
@@ -190,7 +192,7 @@ pub enum SocketEvent {
     },
     /// It could not be connected.
     Failed(Failure),
-    /// Of [`Action::Send`] the kernel took `taken` bytes.
+    /// Of the bytes of [`Action::Send`] since the last report the kernel took the first `taken`.
     Sent {
         /// Bytes that were taken; 0 with EAGAIN.
         taken: u32,

@@ -113,13 +113,22 @@ struct Receiving {
     edge: u32,
     /// Free bytes of the send buffer.
     room: u32,
-    /// Bytes with the driver, and whether a FIN follows them.
-    pending: Option<(u32, bool)>,
+    pending: Option<Pending>,
     /// The guest's FIN was taken.
     closed: bool,
     /// The driver reports room.
     awaiting: bool,
     lost: Lost,
+}
+
+/// Bytes of one segment or more that the driver is to send, and has not reported yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pending {
+    len: u32,
+    /// The guest's FIN follows them.
+    fin: bool,
+    /// Segments behind a gap: an acknowledgement for each is due with that of these bytes.
+    behind: u8,
 }
 
 /// Bytes that the guest sent to the process before, and that did not get to the socket.
@@ -160,6 +169,19 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     fn act(&mut self, action: Action) {
         self.out.push(action);
+    }
+}
+
+impl Receiving {
+    /// Next byte of the guest, behind those that are pending.
+    fn expected(&self) -> u32 {
+        let pending = self.pending.map_or(0, |pending| pending.len);
+        self.nxt.wrapping_add(pending)
+    }
+
+    /// The guest's FIN was taken, or is pending.
+    fn is_closing(&self) -> bool {
+        self.closed || self.pending.is_some_and(|pending| pending.fin)
     }
 }
 
@@ -338,18 +360,20 @@ impl Flow {
         }
     }
 
-    /// Bytes of a segment went to the socket.
+    /// Bytes of the segments that were pending went to the socket.
     pub(crate) fn socket_sent(&mut self, taken: u32, room: u32, context: &mut Context<'_>) {
-        let Some((len, fin)) = self.receiving.pending.take() else {
+        let Some(pending) = self.receiving.pending.take() else {
             return;
         };
-        let taken = taken.min(len);
+        let taken = taken.min(pending.len);
         self.receiving.nxt = self.receiving.nxt.wrapping_add(taken);
         self.receiving.room = room;
-        if taken == len && fin {
+        if taken == pending.len && pending.fin {
             self.receive_fin(context);
         }
-        self.send_ack(context);
+        for _ in 0..=pending.behind {
+            self.send_ack(context);
+        }
         self.tell_loss(context);
         self.watch_room(context);
         self.finish(context);
@@ -432,8 +456,7 @@ impl Flow {
     /// The first segment after a restart shows what was lost before it. What comes behind a gap is
     /// lost, too.
     fn find_loss(&mut self, segment: &Incoming, context: &mut Context<'_>) {
-        let nxt = self.receiving.nxt;
-        let is_behind = after(segment.seq, nxt);
+        let is_behind = after(segment.seq, self.receiving.expected());
         let end = segment.seq.wrapping_add(segment.payload.len);
         match self.receiving.lost {
             Lost::Nothing => {}
@@ -470,10 +493,11 @@ impl Flow {
     /// A reset counts at the next byte alone; elsewhere in the window it is challenged (RFC 5961,
     /// section 3).
     fn receive_reset(&mut self, segment: &Incoming, context: &mut Context<'_>) {
-        let at = segment.seq.wrapping_sub(self.receiving.nxt);
+        let expected = self.receiving.expected();
+        let at = segment.seq.wrapping_sub(expected);
         if at == 0 {
             self.guest_is_gone(context);
-        } else if at < self.receiving.edge.wrapping_sub(self.receiving.nxt) {
+        } else if at < self.receiving.edge.wrapping_sub(expected) {
             self.challenge(context);
         }
     }
@@ -546,28 +570,43 @@ impl Flow {
             }
             return;
         }
-        let skip = self.receiving.nxt.wrapping_sub(segment.seq);
-        let open = self.receiving.edge.wrapping_sub(self.receiving.nxt);
+        let expected = self.receiving.expected();
+        let skip = expected.wrapping_sub(segment.seq);
+        let open = self.receiving.edge.wrapping_sub(expected);
         let is_old = skip > len || (skip == len && !fin);
-        if is_old || self.receiving.closed || self.receiving.pending.is_some() {
-            return self.send_ack(context);
+        if is_old || self.receiving.is_closing() {
+            return self.receive_elsewhere(segment, context);
         }
         let rest = len - skip;
         let take = rest.min(open);
-        if rest == 0 {
-            self.receive_fin(context);
-            return self.send_ack(context);
-        }
-        if take == 0 {
+        if rest > 0 && take == 0 {
             self.send_ack(context);
             return self.watch_room(context);
         }
-        self.receiving.pending = Some((take, fin && take == rest));
-        let payload = Payload {
-            start: segment.payload.start + skip,
-            len: take,
-        };
-        context.act(Action::Send(context.id, payload));
+        let pending = self.receiving.pending.get_or_insert_default();
+        pending.len += take;
+        pending.fin = fin && take == rest;
+        if take > 0 {
+            let payload = Payload {
+                start: segment.payload.start + skip,
+                len: take,
+            };
+            context.act(Action::Send(context.id, payload));
+        } else if pending.len == 0 {
+            self.socket_sent(0, self.receiving.room, context);
+        }
+    }
+
+    /// A segment that does not begin where the next bytes do, or that comes behind the end. It is
+    /// answered with where the flow stands, behind pending bytes when it shows a gap.
+    fn receive_elsewhere(&mut self, segment: &Incoming, context: &mut Context<'_>) {
+        let is_behind = after(segment.seq, self.receiving.expected());
+        match &mut self.receiving.pending {
+            Some(pending) if is_behind => {
+                pending.behind = pending.behind.saturating_add(1).min(DUPLICATES);
+            }
+            _ => self.send_ack(context),
+        }
     }
 
     /// Both halves are closed: the socket can go.

@@ -1,5 +1,6 @@
 //! Tests of the translator: smoltcp as the guest, and packets one by one.
 
+mod batches;
 mod bounds;
 mod forwards;
 mod guest;

@@ -10,13 +10,14 @@ use usernet::services::IcmpError;
 use usernet::{Counters, Progress};
 
 use super::memory::Bytes;
+use crate::frames::BATCH;
 
 /// Flags of every call: none waits, and none raises a signal.
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// Scratch space for bytes in front of those that are peeked, where a socket has no peek offset.
 const SCRATCH: usize = 64 << 10;
-/// Pieces of a message at most (`IOV_MAX` is 1024).
-const PIECES: usize = 64;
+/// Pieces of a message at most (`IOV_MAX` is 1024): the frames of a batch, and scratch space.
+const PIECES: usize = BATCH;
 
 fn last_error() -> Errno {
     let number = std::io::Error::last_os_error().raw_os_error();
@@ -27,17 +28,19 @@ fn count(returned: isize) -> Result<usize, Errno> {
     usize::try_from(returned).map_err(|_| last_error())
 }
 
-/// Sends bytes by a connected socket; returns how many the system took.
-pub(super) fn send(socket: BorrowedFd<'_>, bytes: Bytes) -> Result<usize, Errno> {
-    // SAFETY: the bytes are mapped, and only the system reads them.
-    count(unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            bytes.pointer().cast(),
-            bytes.len(),
-            FLAGS,
-        )
-    })
+/// Sends bytes by a connected socket, at most [`PIECES`] pieces; returns how many bytes the system
+/// took.
+pub(super) fn send(socket: BorrowedFd<'_>, all: &[Bytes]) -> Result<usize, Errno> {
+    // SAFETY: zero is a value of this C structure.
+    let mut pieces: [libc::iovec; PIECES] = unsafe { mem::zeroed() };
+    for (piece, bytes) in pieces.iter_mut().zip(all) {
+        piece.iov_base = bytes.pointer().cast();
+        piece.iov_len = bytes.len();
+    }
+    let message = message(&raw mut pieces[0], all.len().min(PIECES));
+    // SAFETY: the pieces live until the call returns; their bytes are mapped, and only the system
+    // reads them.
+    count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, FLAGS) })
 }
 
 /// Most messages of a call.

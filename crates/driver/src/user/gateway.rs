@@ -21,6 +21,7 @@ use super::forwards::Forwards;
 use super::guests::Guests;
 use super::memory::Bytes;
 use super::questions::Questions;
+use super::segments::Segments;
 use super::sends::Sends;
 use super::settings::{self, SettingsError};
 use super::sockets::Sockets;
@@ -86,6 +87,7 @@ pub(super) struct Gateway {
     pub(super) guests: Guests,
     pub(super) waiting: Waiting,
     pub(super) sends: Sends,
+    pub(super) segments: Segments,
     pub(super) counters: Counters,
 }
 
@@ -109,11 +111,15 @@ impl Gateway {
         };
         match action {
             Action::Connect(flow, target) => self.connect(flow, target, now, more),
-            Action::Send(flow, payload) => {
-                if let Some(bytes) = of_frame(payload) {
-                    self.send(flow, bytes, now, more);
+            Action::Send(flow, payload) => match of_frame(payload) {
+                Some(bytes) if self.questions.has(flow) => {
+                    self.update_names(now);
+                    let events = self.questions.take(flow, bytes, now);
+                    self.report_all(flow, events, now, more);
                 }
-            }
+                Some(bytes) => self.send(flow, bytes),
+                None => {}
+            },
             Action::Ready(flow) => {
                 if let Some(station) = self.translator.station(flow) {
                     self.waiting.turns.ready(station, flow);
@@ -156,7 +162,10 @@ impl Gateway {
                     .young
                     .push_back((now.saturating_add(YOUNG), flow));
             }
-            Action::Close { flow, reset } => self.sockets.close(flow, reset),
+            Action::Close { flow, reset } => {
+                self.send_last(flow);
+                self.sockets.close(flow, reset);
+            }
             Action::OpenUdp(flow, family) => {
                 if let Err(error) = self.sockets.open_udp(flow, family) {
                     tracing::debug!("no socket for a mapping: {error}");
@@ -232,34 +241,6 @@ impl Gateway {
     ) {
         self.counters.failed(failure);
         self.report(flow, SocketEvent::Failed(failure), now, more);
-    }
-
-    fn send(&mut self, flow: FlowId, bytes: Bytes, now: Nanos, more: &mut Vec<Action>) {
-        if self.questions.has(flow) {
-            self.update_names(now);
-            let events = self.questions.take(flow, bytes, now);
-            return self.report_all(flow, events, now, more);
-        }
-        let Some(socket) = self.sockets.get(flow) else {
-            return;
-        };
-        self.counters.frames.sent.calls += 1;
-        let event = match socket.send(bytes) {
-            Ok(taken) if taken as usize == bytes.len() => {
-                let (room, needs_more) = socket.room_and_need();
-                match needs_more && self.sockets.await_room(flow).is_err() {
-                    true => SocketEvent::Reset,
-                    false => SocketEvent::Sent { taken, room },
-                }
-            }
-            // The system takes no more: an estimate of the room would be wrong.
-            Ok(taken) => SocketEvent::Sent { taken, room: 0 },
-            Err(_) => SocketEvent::Reset,
-        };
-        if let SocketEvent::Sent { taken, .. } = event {
-            self.counters.totals.from_guests += u64::from(taken);
-        }
-        self.report(flow, event, now, more);
     }
 
     /// Looks for other names, if that was not done just before.

@@ -21,28 +21,19 @@ pub(super) struct Sends {
     waiting: Vec<Datagram>,
     /// The frames in which they came, in the same order.
     frames: Vec<Bytes>,
-    /// The buffers of these frames.
-    buffers: Vec<u16>,
-    /// Buffers of datagrams that have left.
-    sent: Vec<u16>,
-    /// Datagrams that there ever were.
-    count: u64,
+    /// The frame at hand waits, or a part of it.
+    holds: bool,
 }
 
 impl Sends {
-    /// Number of datagrams that there ever were: it says whether a frame was one.
-    pub(super) fn count(&self) -> u64 {
-        self.count
+    /// The buffer of the frame at hand is needed until all that waits has left.
+    pub(super) fn hold(&mut self) {
+        self.holds = true;
     }
 
-    /// Keeps the buffer of the frame that was the last datagram.
-    pub(super) fn hold(&mut self, buffer: u16) {
-        self.buffers.push(buffer);
-    }
-
-    /// Takes a buffer that the switch may have back.
-    pub(super) fn take_sent(&mut self) -> Option<u16> {
-        self.sent.pop()
+    /// Returns whether the buffer of the frame at hand is needed still, and begins with the next.
+    pub(super) fn take_hold(&mut self) -> bool {
+        std::mem::take(&mut self.holds)
     }
 
     /// Returns whether those that wait leave first.
@@ -77,7 +68,7 @@ impl Gateway {
         self.sends.waiting.push(datagram);
         self.sends.frames.push(frame);
         self.sends.socket = Some(socket);
-        self.sends.count += 1;
+        self.sends.hold();
         Ok(())
     }
 
@@ -127,8 +118,6 @@ impl Gateway {
         waiting.clear();
         frames.clear();
         (self.sends.waiting, self.sends.frames) = (waiting, frames);
-        let Sends { buffers, sent, .. } = &mut self.sends;
-        sent.append(buffers);
     }
 
     /// The system has not sent a datagram.

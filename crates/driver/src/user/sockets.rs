@@ -399,8 +399,8 @@ impl Socket {
     ///
     /// # Errors
     /// The connection failed.
-    pub(super) fn send(&self, bytes: Bytes) -> Result<u32, Errno> {
-        match calls::send(self.fd.as_fd(), bytes) {
+    pub(super) fn send(&self, pieces: &[Bytes]) -> Result<u32, Errno> {
+        match calls::send(self.fd.as_fd(), pieces) {
             Ok(taken) => Ok(taken as u32),
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
             Err(error) => Err(error),

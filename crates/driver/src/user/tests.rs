@@ -20,6 +20,7 @@ mod datagrams;
 mod dns;
 mod forwards;
 mod outside;
+mod segments;
 mod tables;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -52,7 +53,7 @@ fn network(host: &str) -> UserNetwork {
         resolvers: Vec::new(),
         allow: vec!["0.0.0.0/0".to_owned()],
         deny: Vec::new(),
-        host: vec![host.to_owned()],
+        host: host.split(',').map(str::to_owned).collect(),
         guests: vec![UserGuest {
             name: "vm1".to_owned(),
             mac: Some(GUEST.0),
@@ -185,22 +186,8 @@ impl World {
         self.segment_to((GATEWAY_IP, port), numbers, payload);
     }
 
-    fn segment_to(
-        &mut self,
-        (ip, port): ([u8; 4], u16),
-        (seq, ack, flags): (u32, u32, u16),
-        payload: &[u8],
-    ) {
-        let fields = TcpFields {
-            src_port: 1000,
-            dst_port: port,
-            seq,
-            ack,
-            flags,
-            ..TcpFields::default()
-        };
-        let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, ip);
-        self.give(&frame.tcp(fields).payload(payload));
+    fn segment_to(&mut self, to: ([u8; 4], u16), numbers: (u32, u32, u16), payload: &[u8]) {
+        self.give(&segment((1000, to), numbers, payload));
     }
 
     /// A part of a table, as the supervisor gets it.
@@ -233,6 +220,24 @@ impl World {
         self.segment_to(to, (IRS + 1, answer.seq + 1, ACK), b"");
         answer.seq + 1
     }
+}
+
+/// A segment of the guest: its port, its peer, sequence number, acknowledgement and flags.
+fn segment(
+    (src_port, (ip, dst_port)): (u16, ([u8; 4], u16)),
+    (seq, ack, flags): (u32, u32, u16),
+    payload: &[u8],
+) -> PacketBuilder {
+    let fields = TcpFields {
+        src_port,
+        dst_port,
+        seq,
+        ack,
+        flags,
+        ..TcpFields::default()
+    };
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4(GUEST_IP, ip);
+    frame.tcp(fields).payload(payload)
 }
 
 /// A segment for the guest.

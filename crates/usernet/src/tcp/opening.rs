@@ -96,6 +96,7 @@ impl Flow {
         sending.window = u32::from(record.mss);
         sending.window_set = (flow.receiving.nxt, sending.una);
         sending.readable = true;
+        flow.timer.restored();
         flow.send_probe(context);
         flow.pump(context);
         flow

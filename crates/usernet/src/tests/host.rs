@@ -35,6 +35,13 @@ impl Socket {
         (self.buffer - self.queued.len()) as u32
     }
 
+    /// Takes bytes of the guest, as many as there is room for.
+    fn take(&mut self, bytes: &[u8]) -> u32 {
+        let taken = bytes.len().min(self.room() as usize);
+        self.queued.extend(&bytes[..taken]);
+        taken as u32
+    }
+
     fn has_ended(&self) -> bool {
         self.arrived == self.script.len() && self.read.len() >= self.closes_after
     }
@@ -64,6 +71,8 @@ pub(super) struct Host {
     pub(super) socket: Socket,
     pub(super) flow: Option<FlowId>,
     pub(super) ready: bool,
+    /// Bytes of frames that leave by one call, if they do.
+    pub(super) waiting: Option<Vec<u8>>,
     /// Frames for the guest.
     pub(super) frames: Vec<Vec<u8>>,
     pub(super) verdict: Verdict,
@@ -77,6 +86,7 @@ impl Host {
             socket,
             flow: None,
             ready: false,
+            waiting: None,
             frames: Vec::new(),
             verdict: Verdict::Done,
         }
@@ -116,12 +126,12 @@ impl Host {
                     let room = self.socket.room();
                     self.report(flow, SocketEvent::Connected { room }, &mut out);
                 }
-                Action::Send(flow, Payload { start, len }) => {
-                    let taken = len.min(self.socket.room());
-                    let bytes = &frame[start as usize..(start + taken) as usize];
-                    self.socket.queued.extend(bytes);
-                    let room = self.socket.room();
-                    self.report(flow, SocketEvent::Sent { taken, room }, &mut out);
+                Action::Send(_, Payload { start, len }) => {
+                    let bytes = &frame[start as usize..(start + len) as usize];
+                    match &mut self.waiting {
+                        Some(waiting) => waiting.extend(bytes),
+                        None => self.send(bytes, &mut out),
+                    }
                 }
                 Action::Discard(_, bytes) => {
                     self.socket.discarded += bytes as usize;
@@ -131,13 +141,37 @@ impl Host {
                 Action::Frame(headers) => self.push(headers, &[]),
                 Action::AwaitRoom(_) => self.socket.awaits_room = true,
                 Action::Shutdown(_) => self.socket.shut = true,
-                Action::Close { reset, .. } => self.socket.closed = Some(reset),
+                Action::Close { reset, .. } => {
+                    let bytes = self.waiting.as_mut().map(std::mem::take);
+                    self.socket.take(&bytes.unwrap_or_default());
+                    self.socket.closed = Some(reset);
+                }
                 Action::Keep(_) => {}
                 Action::OpenUdp(..) | Action::SendTo { .. } => unreachable!("TCP alone"),
             }
             for action in out.into_iter().rev() {
                 actions.push_front(action);
             }
+        }
+    }
+
+    /// Bytes of the guest go to the socket.
+    fn send(&mut self, bytes: &[u8], out: &mut Vec<Action>) {
+        let Some(flow) = self.flow else { return };
+        let taken = self.socket.take(bytes);
+        let room = self.socket.room();
+        self.report(flow, SocketEvent::Sent { taken, room }, out);
+    }
+
+    /// Sends the bytes that wait.
+    pub(super) fn flush(&mut self) {
+        let Some(waiting) = self.waiting.as_mut().map(std::mem::take) else {
+            return;
+        };
+        if !waiting.is_empty() {
+            let mut out = Vec::new();
+            self.send(&waiting, &mut out);
+            self.act(out, &[]);
         }
     }
 

@@ -35,6 +35,8 @@ struct Way {
     urgent: Option<usize>,
     /// The server closes when it has sent all, whatever it has read.
     closes_first: bool,
+    /// Segments that arrive in a millisecond leave by one call.
+    batches: bool,
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -138,6 +140,7 @@ fn has_ended(way: &Way) -> bool {
     };
     let begin = start(way);
     let mut host = Host::new(Translator::new(with), begin, socket);
+    host.waiting = way.batches.then(Vec::new);
     let mut shift = Shift::default();
     let (mut to_host, mut to_guest) = (Link::default(), Link::default());
     for millis in 0..3_000_000u64 {
@@ -151,6 +154,7 @@ fn has_ended(way: &Way) -> bool {
         for frame in to_host.take(millis) {
             host.frame(&frame);
         }
+        host.flush();
         host.step(way.server_reads, 20_000);
         host.serve(16);
         for mut frame in std::mem::take(&mut host.frames) {
@@ -196,6 +200,7 @@ fn usual() -> Way {
         from_wrap: None,
         urgent: None,
         closes_first: false,
+        batches: false,
     }
 }
 
@@ -204,6 +209,7 @@ fn streams_arrive_whole() {
     run(&usual());
     run(&Way {
         super_frames: true,
+        batches: true,
         ..usual()
     });
 }
@@ -242,12 +248,13 @@ fn sequence_numbers_of_the_guest_wrap() {
 #[test]
 fn either_end_closes_its_half_at_any_byte() {
     for len in (0..6).chain([535, 536, 537, 1460, 5000]) {
-        for closes_first in [true, false] {
+        for (closes_first, batches) in [(true, false), (false, true)] {
             for (to_server, to_guest) in [(len, 3000), (3000, len), (len, len)] {
                 run(&Way {
                     to_server,
                     to_guest,
                     closes_first,
+                    batches,
                     lost: 3,
                     seed: len as u64,
                     ..usual()
@@ -295,7 +302,7 @@ proptest! {
         buffers in (1500usize..40_000, 1500usize..40_000),
         lens in (0usize..60_000, 0usize..60_000),
         super_frames: bool,
-        closes_first: bool,
+        (closes_first, batches) in any::<(bool, bool)>(),
         to_wrap in 0u32..70_000,
     ) {
         prop_assume!(has_ended(&Way {
@@ -314,6 +321,7 @@ proptest! {
             from_wrap: None,
             urgent: Some(lens.1 / 2),
             closes_first,
+            batches,
         }));
     }
 }

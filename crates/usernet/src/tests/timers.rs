@@ -7,7 +7,7 @@ use wire::virtio::net::NetHeader;
 use super::host::Host;
 use super::packets::{IRS, RST, SERVER, answer, established, fields, host, tcp};
 use super::{GATEWAY, GUEST, settings};
-use crate::{Action, Kept, Nanos, Peeked, SocketEvent, Translator};
+use crate::{Action, Kept, Nanos, Peeked, Progress, SocketEvent, Translator};
 
 const MS: Nanos = 1_000_000;
 const S: Nanos = 1000 * MS;
@@ -277,4 +277,63 @@ fn challenges_are_bounded_for_each_flow() {
         (0..50).for_each(|_| host.frame(&syn));
         assert_eq!(std::mem::take(&mut host.frames).len(), most, "{now}");
     }
+}
+
+/// A flow that continues after its driver's death, with so many bytes for its guest; returns the
+/// next sequence number towards the guest.
+fn continued(unread: usize) -> (Host, u32) {
+    let mut first = host();
+    let next = established(&mut first);
+    let Some(Kept::Flow(record)) = first.translator.record(first.flow.unwrap()) else {
+        panic!("no record");
+    };
+    let progress = Progress {
+        taken: 0,
+        given: 0,
+        unread: unread as u32,
+        guest_closed: false,
+        peer_closed: false,
+        room: 10_000,
+    };
+    let mut second = host();
+    second.socket.script = vec![7; unread];
+    second.socket.arrived = unread;
+    let mut out = Vec::new();
+    second.flow = second
+        .translator
+        .restore(0, &record, &progress, &mut out)
+        .ok();
+    second.ready = true;
+    (second, next)
+}
+
+#[test]
+fn a_guest_is_asked_soon_and_again_after_a_restart() {
+    let (mut host, next) = continued(0);
+    for shift in (1..=6).rev() {
+        assert_eq!(pass(&mut host), S >> shift);
+        assert_eq!(answer(&mut host).0, next.wrapping_sub(1), "a probe");
+    }
+    // A guest that sleeps has as long as ever.
+    for _ in 0..9 {
+        assert_eq!(pass(&mut host), 75 * S);
+    }
+    assert_eq!(host.socket.closed, Some(true));
+}
+
+#[test]
+fn lost_bytes_are_sent_again_soon_after_a_restart() {
+    let (mut host, next) = continued(100);
+    for shift in (1..=5).rev() {
+        host.serve(1);
+        assert_eq!(answer(&mut host).0, next);
+        assert_eq!(pass(&mut host), S >> shift);
+    }
+    let (mut host, next) = continued(100);
+    host.serve(1);
+    host.frames.clear();
+    let at = IRS.wrapping_add(1);
+    let half = next.wrapping_add(50);
+    host.frame(&tcp(SERVER, fields(5000, at, half, ACK), &[]));
+    assert_eq!(pass(&mut host), S / 5, "the least timeout");
 }

@@ -223,15 +223,17 @@ fn a_successor_continues_mappings_of_forwards() {
     assert_eq!(world.worker.gateway.translator.len(), 1);
 }
 
-/// A port of loopback at which nothing listens.
-fn closed_port() -> u16 {
-    let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
-    closed.local_addr().unwrap().port()
+/// A port of loopback at which nothing listens, as long as the socket lives: it receives from one
+/// peer alone, and no other test gets its port.
+fn closed_port() -> (UdpSocket, u16) {
+    let closed = peer("127.0.0.1:9".parse().unwrap());
+    let port = closed.local_addr().unwrap().port();
+    (closed, port)
 }
 
 #[test]
 fn a_service_that_does_not_listen_is_an_unreachable_port() {
-    let port = closed_port();
+    let (_closed, port) = closed_port();
     let mut world = World::new(&format!("udp {port}"));
     for _ in 0..3 {
         world.give(&to_service(port, b"question"));
