@@ -25,8 +25,9 @@ const CHILD_LINK: i32 = 3;
 /// Number of turns in a row with pending messages after which a flood is logged; a correct process
 /// has only a few.
 const FLOOD_TURNS: u32 = 4096;
-/// Uptime after which a death does not count as a failed start: 10 seconds.
-const MIN_UPTIME: Duration = Duration::from_secs(10);
+/// Uptime after which a death does not count as a failed start, and is followed by a restart at
+/// once: a second.
+const MIN_UPTIME: Duration = Duration::from_secs(1);
 /// Time in which a killed process must end: 500 milliseconds.
 const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum delay of a restart: 2 seconds.
