@@ -34,9 +34,6 @@ const DHCP: Duration = Duration::from_secs(15);
 const LAST: Duration = Duration::from_secs(2);
 /// Looks between two looks at descriptors of others, while looking on.
 const LOOKS_PER_SYSTEM_CALL: u32 = 64;
-/// A looking thread offers its core to others after so many looks: the switch, which is to bring
-/// what is awaited, may have no other one.
-const LOOKS_PER_YIELD: u32 = 4;
 
 /// A failure to plug in.
 #[derive(Debug)]
@@ -578,11 +575,8 @@ impl Net {
                 return Ok(None);
             }
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_PER_YIELD) {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
+            // The switch, which is to bring what is awaited, may have no other core.
+            std::thread::yield_now();
         }
     }
 
