@@ -30,17 +30,20 @@ mod tests;
 mod work;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use api::v1::Problem;
+use api::v1::{DesiredState, Problem};
+use channel::driving::UserNetwork;
 use channel::link::Link;
 use channel::sockets::Reach;
 use channel::state::StateFile;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{Station, SwitchCommand, SwitchEvent};
+use config::desired;
 use port::counters::Counters;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -53,7 +56,7 @@ use crate::rule_counts::Counted;
 use crate::saved::Saved;
 
 use event_log::EventLog;
-use forwarding::{Directory, Forwarding};
+use forwarding::{Directory, Forwarding, Notice};
 use links::{Links, PEER_TIMEOUT, watch};
 use ports::Ports;
 use queries::captures::Captures;
@@ -330,18 +333,34 @@ impl Engine {
     fn handle_upcalls(&mut self) -> io::Result<bool> {
         let directory = Directory::new(&self.ports, &self.store);
         let more = self.forwarding.handle_upcalls(directory)?;
-        self.emit_notices();
+        self.emit_notices()?;
         self.store.save_moves(&mut self.forwarding)?;
         self.forwarding.answers.ring_bell();
         Ok(more)
     }
 
-    fn emit_notices(&mut self) {
+    fn emit_notices(&mut self) -> io::Result<()> {
         let now = self.now();
-        for notice in self.forwarding.take_notices() {
+        let notices = self.forwarding.take_notices();
+        for notice in &notices {
             let directory = Directory::new(&self.ports, &self.store);
-            self.events.emit(now, &notice, directory);
+            self.events.emit(now, notice, directory);
         }
+        let mut notices = notices.iter();
+        if self.ports.has_networks && notices.any(|notice| matches!(notice, Notice::Bound(..))) {
+            let networks = self.user_networks(&self.store.saved.desired);
+            self.links.supervisor.set_user_networks(networks)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the networks of the user ports of a state, with the stations that port security has
+    /// bound to ports.
+    fn user_networks(&self, desired: &DesiredState) -> Vec<(String, UserNetwork)> {
+        let bound = self.forwarding.bound.iter();
+        let bound = bound.filter_map(|(port, bound)| Some((self.ports.name(*port), bound.mac?)));
+        let bound: BTreeMap<&str, [u8; 6]> = bound.collect();
+        desired::user_networks(desired, |name| bound.get(name).copied())
     }
 
     fn pin_stations(&mut self) {
@@ -375,7 +394,7 @@ impl Engine {
                 | SwitchEvent::Capture { .. } => {}
             }
         }
-        self.emit_notices();
+        self.emit_notices()?;
         Ok(())
     }
 
@@ -446,7 +465,7 @@ impl Engine {
             self.rule_counts.request(any_rules, switch)?;
         }
         self.captures.end_orphans(switch)?;
-        self.emit_notices();
+        self.emit_notices()?;
         let directory = Directory::new(&self.ports, &self.store);
         self.events.emit_pending(now, directory);
         self.publish_supervisor_events()?;

@@ -97,11 +97,12 @@ fn sees_flow(lasthop: &Lasthop, address: &str) {
 }
 
 /// A forward is added and removed beside another; one that the system refuses says so.
-fn forwards_change_one_by_one(lasthop: &Lasthop, host: &Netns, vm1: &mut Guest) {
+fn forwards_change_one_by_one(lasthop: &Lasthop, host: &Netns, vm2: &mut Guest) {
     let forward = |line: &[&str]| lasthop.cli(&[&["port", "forward"], line].concat());
     let second = "tcp 127.0.0.1:2223";
-    lasthop.run(&["port", "forward", "add", "out", second, "vm1:8081"]);
-    let serving = vm1.start("echo third | nc -l -p 8081");
+    // Its port has no MAC address in the configuration.
+    lasthop.run(&["port", "forward", "add", "out", second, "vm2:8081"]);
+    let serving = vm2.start("echo third | nc -l -p 8081");
     let got = wait_for("the guest answers at another port", || {
         let mut got = String::new();
         let stream = host.run(|| TcpStream::connect("127.0.0.1:2223"));
@@ -172,6 +173,10 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     let other = address_of(&lease(&mut vm2)).to_owned();
     assert_ne!(other, address);
     vm1.run(&format!("ping -c 1 -W 5 {other}"));
+    wait_until("its name", || {
+        let found = vm1.run("nslookup vm2.internal 10.0.2.3 || true");
+        found.contains(&other)
+    });
     has_ipv6(&mut vm2);
 
     turn.step("ping of the gateway, and of the outside");
@@ -246,7 +251,7 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     assert_eq!(lasthop.port("out")["driver_process"]["restarts"], 0);
 
     turn.step("forwards are added and removed one by one");
-    forwards_change_one_by_one(&lasthop, &host, &mut vm1);
+    forwards_change_one_by_one(&lasthop, &host, &mut vm2);
 
     turn.step("driver and switch are killed, and a connection stays");
     let transfer = vm1.start(&format!(

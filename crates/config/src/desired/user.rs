@@ -5,11 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use api::v1::{Allowed, DesiredState, ForwardSpec, PortKind, PortSpec, USER_NETWORK, parse_mac};
 use channel::driving::{ForwardProtocol, Listen, UserForward, UserGuest, UserNetwork};
+use policy::port_security::Macs;
 use usernet::network::{HostRule, LEAST_MTU, Network, Ports, Prefix, Protocol, Rule};
 use wire::MacAddr;
 
 use super::check::{At, quoted};
 use super::invalid::{Invalid, Place};
+use super::port_security::port_security_of;
 
 /// Most elements of `host`, `deny` and `allow`.
 const LISTED_MAX: usize = 256;
@@ -63,17 +65,25 @@ pub(super) fn check(state: &DesiredState) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Returns the networks of the user ports of a checked state, by the names of ports.
+/// Returns the networks of the user ports of a checked state, by the names of ports. `bound` has
+/// the MAC address that port security has bound to a port.
 #[must_use]
-pub fn user_networks(state: &DesiredState) -> Vec<(String, UserNetwork)> {
+pub fn user_networks(
+    state: &DesiredState,
+    bound: impl Fn(&str) -> Option<[u8; 6]>,
+) -> Vec<(String, UserNetwork)> {
     let users = state.ports.iter();
     let users = users.filter(|port| port.kind == PortKind::User);
-    let networks = users.filter_map(|port| Some((port.name.clone(), user_network(state, port)?)));
-    networks.collect()
+    let network = |port: &PortSpec| Some((port.name.clone(), user_network(state, port, &bound)?));
+    users.filter_map(network).collect()
 }
 
 /// Returns the network of a checked user port.
-fn user_network(state: &DesiredState, port: &PortSpec) -> Option<UserNetwork> {
+fn user_network(
+    state: &DesiredState,
+    port: &PortSpec,
+    bound: impl Fn(&str) -> Option<[u8; 6]>,
+) -> Option<UserNetwork> {
     let network = network(Place::Port(0), state, port).ok()?;
     let [a, b, c, d] = network.gateway().octets();
     let [first, second] = GATEWAY_MAC;
@@ -94,7 +104,9 @@ fn user_network(state: &DesiredState, port: &PortSpec) -> Option<UserNetwork> {
         },
         deny: list(&port.deny),
         host: list(&port.host),
-        guests: guests_of(state, port).map(guest).collect(),
+        guests: guests_of(state, port)
+            .map(|port| guest(port, &bound))
+            .collect(),
         forwards: port
             .forward
             .iter()
@@ -115,14 +127,20 @@ fn guests_of<'a>(
     })
 }
 
-fn guest(port: &PortSpec) -> UserGuest {
+fn guest(port: &PortSpec, bound: impl Fn(&str) -> Option<[u8; 6]>) -> UserGuest {
     let listed = match &port.port_security.addresses {
         Some(Allowed::List(all)) => all.as_slice(),
         _ => &[],
     };
+    let own = port.mac.as_deref().and_then(parse_mac);
+    let mac = own.or_else(|| match port_security_of(port).macs {
+        Macs::Only(all) if all.len() == 1 => all.first().copied(),
+        Macs::Learned => bound(&port.name),
+        Macs::Only(_) | Macs::Any => None,
+    });
     UserGuest {
         name: port.name.clone(),
-        mac: port.mac.as_deref().and_then(parse_mac),
+        mac,
         addresses: hosts(listed).collect(),
     }
 }
@@ -266,10 +284,8 @@ fn forwards(
         if last > u32::from(u16::MAX) {
             return Err(at("to").wrong("ports up to 65535", format!("ports up to {last}")));
         }
-        if !leads_to_guest(state, port, network, &to) {
-            let expected = "a port of the same segment, or an address of the network for guests";
-            return Err(at("to").wrong(expected, quoted(&spec.to)));
-        }
+        leads_to_guest(state, port, network, &to)
+            .map_err(|expected| at("to").wrong(expected, quoted(&spec.to)))?;
         for number in ports.first()..=ports.last() {
             let address = SocketAddr::new(ip, number);
             let listen = Listen { protocol, address };
@@ -287,11 +303,27 @@ fn forwards(
     Ok(())
 }
 
-fn leads_to_guest(state: &DesiredState, port: &PortSpec, network: &Network, to: &str) -> bool {
-    match to.parse::<IpAddr>() {
-        Ok(address) => network.may_be_guest(address),
-        Err(_) => guests_of(state, port).any(|guest| guest.name == to),
+/// Checks where a forward leads.
+///
+/// # Errors
+/// The words for all that is expected.
+fn leads_to_guest(
+    state: &DesiredState,
+    port: &PortSpec,
+    network: &Network,
+    to: &str,
+) -> Result<(), &'static str> {
+    const GUEST: &str = "a port of the same segment, or an address of the network for guests";
+    const KNOWN: &str = "a port with `mac` or another port_security.macs than \"any\", or an address \
+                         of the network";
+    if let Ok(address) = to.parse::<IpAddr>() {
+        return network.may_be_guest(address).then_some(()).ok_or(GUEST);
     }
+    let mut guests = guests_of(state, port);
+    let named = guests.find(|guest| guest.name == to).ok_or(GUEST)?;
+    let known = guest(named, |_| Some([0; 6]));
+    let is_known = known.mac.is_some() || !known.addresses.is_empty();
+    is_known.then_some(()).ok_or(KNOWN)
 }
 
 /// Returns the forwards of a checked specification, one for each port.
@@ -375,7 +407,7 @@ mod tests {
         });
         let state = state(&user);
         assert_eq!(check(&state), Ok(()));
-        let networks = user_networks(&state);
+        let networks = user_networks(&state, |_| None);
         let (name, network) = &networks[0];
         assert_eq!(
             (name.as_str(), &network.network[..]),
@@ -411,7 +443,7 @@ mod tests {
 
     #[test]
     fn guests_of_the_segment_are_known() {
-        let [(_, network), (_, far)] = &user_networks(&state(&json!({})))[..] else {
+        let [(_, network), (_, far)] = &user_networks(&state(&json!({})), |_| None)[..] else {
             panic!("two user ports");
         };
         assert!(network.dns && network.resolvers.is_empty());
@@ -433,6 +465,35 @@ mod tests {
         let addresses = ["10.0.2.15", "10.9.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
         assert_eq!(guest.addresses, addresses);
         assert_eq!(far.guests.len(), 1);
+    }
+
+    #[test]
+    fn the_station_of_a_guest_is_configured_or_bound() {
+        let mut state = state(&json!({}));
+        let mac_of = |state: &DesiredState| {
+            let bound = |name: &str| (name == "vm2").then_some([2; 6]);
+            user_networks(state, bound)[1].1.guests[0].mac
+        };
+        assert_eq!(mac_of(&state), Some([2; 6]));
+        let macs = |value: Value| serde_json::from_value(value).unwrap();
+        state.ports[1].port_security.macs = macs(json!("any"));
+        assert_eq!(mac_of(&state), None);
+        state.ports[1].port_security.macs = macs(json!(["52:54:00:00:00:02"]));
+        assert_eq!(mac_of(&state), Some([0x52, 0x54, 0, 0, 0, 2]));
+    }
+
+    #[test]
+    fn a_forward_leads_to_a_port_whose_guest_can_be_known() {
+        let mut state = state(&json!({"forward": [{"listen": "tcp 127.0.0.1:1", "to": "vm1:2"}]}));
+        state.ports[0].mac = None;
+        for (security, is_good) in [
+            (json!({}), true),
+            (json!({"macs": "any"}), false),
+            (json!({"macs": "any", "addresses": ["10.0.2.15"]}), true),
+        ] {
+            state.ports[0].port_security = serde_json::from_value(security).unwrap();
+            assert_eq!(check(&state).is_ok(), is_good, "{:?}", check(&state));
+        }
     }
 
     #[test]

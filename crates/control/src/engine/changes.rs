@@ -395,7 +395,7 @@ impl Engine {
             self.forwarding.publish(program, &self.ports);
         }
         self.pin_stations();
-        self.emit_notices();
+        self.emit_notices()?;
         self.forwarding.answers.ring_bell();
         self.save()
     }

@@ -125,12 +125,12 @@ pub(super) async fn interfaces(engine: &Shared<'_>, target: &mut Target) -> Resu
         let id = target.numbers.port_id(&spec.name);
         drivers.extend(desired::driver_of(spec, id));
     }
-    let networks = desired::user_networks(&target.desired);
     let had = engine.with(|e| {
+        let networks = e.user_networks(&target.desired);
         // A supervisor of a former build, which no user port is under, does not know the message.
         if !networks.is_empty() || e.ports.has_networks {
-            e.links.supervisor.set_user_networks(networks.clone())?;
             e.ports.has_networks = !networks.is_empty();
+            e.links.supervisor.set_user_networks(networks)?;
         }
         Ok::<_, io::Error>(e.links.supervisor.drivers(drivers))
     });
