@@ -340,6 +340,8 @@ fn connections_outlive_driver_switch_and_version() {
     for _ in 0..kills {
         streams.interrupt(&turn, "driver", || kill_driver(&lasthop));
     }
+    let restarts = &lasthop.port("out")["driver_process"]["restarts"];
+    assert_eq!(*restarts, kills, "a driver has ended by itself");
     for _ in 0..switches {
         streams.interrupt(&turn, "switch", || kill_switch(&lasthop));
     }

@@ -6,7 +6,7 @@
 //! and then ends the process by a call that is not on the list, which is as good an end as any.
 
 use channel::driving::BackEnd;
-use sandbox::filter::{Allowed, call, memory, requests, sockets};
+use sandbox::filter::{Allowed, call, memory, refused, requests, sockets};
 
 use crate::vhost;
 
@@ -60,6 +60,7 @@ const USER: &[Allowed] = &[
     call(libc::SYS_bind, "random ports of questions at resolvers"),
     call(libc::SYS_getsockname, "finding the host's own addresses"),
     call(libc::SYS_mremap, "the allocator, for tables of flows"),
+    refused(libc::SYS_openat, "the allocator asks how to give memory of a thread's tables back"),
 ];
 
 /// Requests for the lengths of the queues of a socket (`SIOCOUTQ`, `SIOCINQ`; tcp(7)).
@@ -143,6 +144,7 @@ mod tests {
         mprotect SYS_mprotect;
         mremap SYS_mremap;
         munmap SYS_munmap;
+        openat SYS_openat;
         ppoll SYS_ppoll;
         read SYS_read;
         recvfrom SYS_recvfrom;
