@@ -67,6 +67,9 @@ struct Arguments {
     /// The core of the switch
     #[arg(long, global = true, default_value_t = 0, value_name = "CORE")]
     switch_core: usize,
+    /// More cores of the switch, each with a forwarding thread of its own: of Lasthop and OVS-DPDK
+    #[arg(long, global = true, value_delimiter = ',', value_name = "CORE")]
+    more_switch_cores: Vec<usize>,
     /// The core of the client
     #[arg(long, global = true, default_value_t = 1, value_name = "CORE")]
     client_core: usize,
@@ -203,8 +206,14 @@ fn main() -> ExitCode {
 fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
     let [switch, client] = [arguments.switch_core, arguments.client_core];
     let machine = machine::Machine::here();
-    if switch == client {
-        bail!("switch and client need a core each");
+    let more = arguments.more_switch_cores.clone();
+    let is_twice = |core: &usize| more.iter().filter(|other| *other == core).count() > 1;
+    if switch == client
+        || more
+            .iter()
+            .any(|core| [switch, client].contains(core) || is_twice(core))
+    {
+        bail!("threads of the switch and the client need a core each");
     }
     let bin = match &arguments.bin {
         Some(folder) => folder.clone(),
@@ -216,6 +225,7 @@ fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
     let pick = |short: u64, full: u64| Duration::from_millis(if quick { short } else { full });
     Ok(Plan {
         cores: [switch, client],
+        more,
         bin,
         out: arguments.out.clone(),
         near_below: arguments.near_below,

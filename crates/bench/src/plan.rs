@@ -11,6 +11,8 @@ use crate::machine::Machine;
 pub(crate) struct Plan {
     /// Of the switch, and of the client.
     pub(crate) cores: [usize; 2],
+    /// More cores of the switch, each for a forwarding thread of its own.
+    pub(crate) more: Vec<usize>,
     /// Directory of Lasthop's binaries.
     pub(crate) bin: PathBuf,
     pub(crate) out: PathBuf,
@@ -49,8 +51,34 @@ impl Plan {
 
     /// A core that neither the switch nor the client has, if there is one.
     pub(crate) fn spare(&self) -> Option<usize> {
-        let mut cores = (0..self.machine.cores).rev();
-        cores.find(|core| !self.cores.contains(core))
+        self.spares().next()
+    }
+
+    /// The cores that neither the switch nor the client has, the last first.
+    pub(crate) fn spares(&self) -> impl Iterator<Item = usize> {
+        let cores = (0..self.machine.cores).rev();
+        cores.filter(|core| !self.cores.contains(core) && !self.more.contains(core))
+    }
+
+    /// All cores of the switch, each for a forwarding thread.
+    pub(crate) fn switch_cores(&self) -> Vec<usize> {
+        [&self.cores[..1], &self.more[..]].concat()
+    }
+
+    /// The cores of guests: all that the switch does not have.
+    pub(crate) fn guest_cores(&self) -> Vec<usize> {
+        let switch = self.switch_cores();
+        let cores = 0..self.machine.cores;
+        cores.filter(|core| !switch.contains(core)).collect()
+    }
+
+    /// The cores of a switch whose ends the kernel places: those of switch and client where there
+    /// are no others, and none in particular, as for its peers, where there are.
+    pub(crate) fn shared_cores(&self) -> &[usize] {
+        match self.spare() {
+            Some(_) => &[],
+            None => &self.cores,
+        }
     }
 }
 
@@ -122,6 +150,7 @@ pub(crate) mod tests {
         let time = Duration::from_millis(1);
         Plan {
             cores: [0, 1],
+            more: Vec::new(),
             bin: PathBuf::new(),
             out: out.to_owned(),
             near_below: 200.0,
@@ -136,6 +165,19 @@ pub(crate) mod tests {
             idle: time,
             parts: Vec::new(),
         }
+    }
+
+    #[test]
+    fn cores_are_the_switchs_or_of_guests() {
+        let mut plan = plan(Path::new("."));
+        plan.machine.cores = 2;
+        assert_eq!((plan.spare(), plan.shared_cores()), (None, &[0, 1][..]));
+        plan.machine.cores = 6;
+        plan.more = vec![4, 5];
+        assert_eq!(plan.switch_cores(), [0, 4, 5]);
+        assert_eq!(plan.guest_cores(), [1, 2, 3]);
+        assert_eq!(plan.spares().collect::<Vec<_>>(), [3, 2]);
+        assert!(plan.shared_cores().is_empty());
     }
 
     #[test]

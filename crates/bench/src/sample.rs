@@ -15,8 +15,9 @@ use crate::stop;
 
 /// Of one core, how much others may use during a sample.
 const OTHERS_SHARE: f64 = 0.05;
-/// Seconds by which ticks can be wrong over a sample, both cores together.
-const TICK_ERROR: f64 = 0.04;
+/// Seconds of each core by which ticks can be wrong over a sample, and in which it is interrupted:
+/// no process has an interrupt that ends idle time.
+const TICK_ERROR: f64 = 0.02;
 /// How long the machine is looked at to see whether it is quiet.
 const LOOK: Duration = Duration::from_millis(300);
 /// A switch that sleeps without traffic may take this long to notice that there is none.
@@ -216,12 +217,18 @@ struct Surroundings {
     others: f64,
     steal: f64,
     seconds: f64,
+    cores: usize,
+}
+
+/// Seconds by which ticks can be wrong over a sample, all cores together.
+fn tick_error(cores: usize) -> f64 {
+    TICK_ERROR * cores as f64
 }
 
 /// The label, if both ends of the sample agree on one; and whether it counts.
 fn judge(around: Surroundings, near_below: f64) -> (Option<Placement>, Verdict) {
     let placement = Placement::of_both(around.trips_ns, near_below);
-    let allowed = OTHERS_SHARE.mul_add(around.seconds, TICK_ERROR);
+    let allowed = OTHERS_SHARE.mul_add(around.seconds, tick_error(around.cores));
     let verdict = if around.others > allowed || around.steal > allowed {
         Verdict::Disturbed
     } else if placement.is_none() {
@@ -267,6 +274,7 @@ pub(crate) fn take(
         others: cpu.others(),
         steal: cpu.steal,
         seconds,
+        cores: plan.machine.cores,
     };
     let (placement, verdict) = judge(around, plan.near_below);
     Ok(Sample {
@@ -303,11 +311,12 @@ fn busy((switch, memcpy): (&BurstReport, &BurstReport)) -> Busy {
 /// Waits until the machine is otherwise idle, until `limit` has passed at most.
 pub(crate) fn wait_quiet(limit: Duration) -> Result<()> {
     let end = Instant::now() + limit;
+    let error = tick_error(std::thread::available_parallelism().map_or(1, usize::from));
     while Instant::now() < end {
         let before = CpuTimes::now();
         stop::sleep(LOOK)?;
         let cpu = CpuTimes::now().since(before);
-        if cpu.others() + cpu.steal < TICK_ERROR {
+        if cpu.others() + cpu.steal < error {
             break;
         }
     }
@@ -325,6 +334,7 @@ mod tests {
             others,
             steal,
             seconds: 1.0,
+            cores: 2,
         }
     }
 

@@ -28,7 +28,6 @@ mod listing;
 mod memory;
 mod questions;
 mod reports;
-mod segments;
 mod sends;
 mod settings;
 mod sockets;
@@ -71,8 +70,7 @@ use kept::Keeper;
 pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
 use memory::Bytes;
 use questions::{Questions, Reply};
-use segments::Segments;
-use sends::Sends;
+use sends::{Segments, Sends};
 pub(crate) use settings::SettingsError;
 use sockets::{Progress, Sockets};
 

@@ -1,4 +1,4 @@
-//! Two lean clients on the switch's own cores, each with a pair of ports and a core. They give way
+//! Lean clients, each with a pair of ports and a core, which may be the switch's own. They give way
 //! when nothing arrives, as guests do that share their cores with the switch.
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,6 @@ use testkit::lean::{Lean, LeanConfig, Until};
 
 use super::Client;
 use crate::peers::Peer;
-use crate::plan::Plan;
 use crate::stop;
 use e2e::machine::pin;
 
@@ -25,17 +24,13 @@ const BULK_BUFFER: u32 = 4096;
 /// A client for each pair of ports; connected once they know the size of their frames.
 pub(crate) struct Sharing {
     configs: Vec<LeanConfig>,
-    cores: [usize; 2],
+    cores: Vec<usize>,
     clients: Vec<Lean>,
 }
 
 impl Sharing {
-    pub(crate) fn new(plan: &Plan, peer: &Peer) -> Self {
-        Self::on(peer, plan.cores)
-    }
-
     /// Returns the clients on these cores.
-    pub(crate) fn on(peer: &Peer, cores: [usize; 2]) -> Self {
+    pub(crate) fn on(peer: &Peer, cores: Vec<usize>) -> Self {
         let pairs = peer.sockets().chunks_exact(2);
         let one = |sockets: &[std::path::PathBuf]| LeanConfig {
             sockets: sockets.to_vec(),
@@ -107,7 +102,7 @@ fn rate(client: &mut Lean, burst: u64, time: Duration) -> Result<f64> {
 
 impl Client for Sharing {
     fn name(&self) -> &'static str {
-        "lean, two"
+        "lean, several"
     }
 
     fn set_size(&mut self, size: u32) -> Result<()> {

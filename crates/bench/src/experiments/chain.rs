@@ -81,8 +81,7 @@ impl World {
         progress(&format!("chain: {count} {}", wait.name()));
         let peer = lasthop::with_text(plan, &configuration(count), 2 + 2 * count)?;
         let (ends, between) = peer.sockets().split_at(2);
-        let others = (0..plan.machine.cores).filter(|core| *core != plan.cores[0]);
-        let others: Vec<usize> = others.collect();
+        let others = plan.guest_cores();
         let forwarders: Result<Vec<Forwarder>> = between
             .chunks_exact(2)
             .zip(others.iter().skip(1).chain(&others).cycle())

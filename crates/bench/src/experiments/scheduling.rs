@@ -116,9 +116,7 @@ pub(crate) fn scheduling(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "scheduling", &PEERS);
     run.note(COSTS);
     run.note(WINDOWS);
-    let cores: Vec<usize> = (0..plan.machine.cores)
-        .filter(|core| *core != plan.cores[0])
-        .collect();
+    let cores = plan.guest_cores();
     let guests = GUESTS.max(cores.len() / 2 * 2);
     let mut contenders = start(&mut run, plan, &cores, guests)?;
     let all = scenarios(plan, guests).into_iter();
@@ -247,6 +245,12 @@ fn scenarios(plan: &Plan, guests: usize) -> Vec<Scenario> {
         all.push(pairwise(pairs));
         pairs *= 2;
     }
+    // The last has all guests.
+    let mut number = GUESTS;
+    while number < guests {
+        all.push(all_to_all(number));
+        number *= 2;
+    }
     all.push(all_to_all(guests));
     all
 }
@@ -305,7 +309,7 @@ fn pairwise(pairs: usize) -> Scenario {
     }
 }
 
-/// Every guest sends to all others.
+/// Every one of the first guests sends to all others of them.
 fn all_to_all(guests: usize) -> Scenario {
     let numbers = || 1..=guests as u8;
     let others = |me: u8| numbers().filter(|peer| *peer != me).collect();

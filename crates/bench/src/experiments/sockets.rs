@@ -90,6 +90,15 @@ pub(crate) fn sockets(plan: &Plan) -> Result<Report> {
     Ok(run.report("Sockets over ports: two processes"))
 }
 
+/// Cores of the switch that the ends do not have, where there are such.
+fn switch_cores(plan: &Plan) -> Vec<usize> {
+    let mut cores: Vec<usize> = plan.spares().take(plan.cores.len()).collect();
+    if cores.is_empty() {
+        cores.extend(plan.cores);
+    }
+    cores
+}
+
 fn aims(run: &mut Run<'_>) {
     let half = run.ratio(&LATENCY, 1.0, [SPINNING, TAP]);
     let what = "half a round trip, library that spins to kernel over TAP ports";
@@ -140,7 +149,7 @@ impl Place {
                     .map(|name| port(name, ""))
                     .collect();
                 let text = format!("[switch]\nname = \"bench\"\n{ports}");
-                let lasthop = Box::new(start_with(plan, &plan.cores, &text)?);
+                let lasthop = Box::new(start_with(plan, &switch_cores(plan), &text)?);
                 let spin_us = if way == SPINNING { SPIN_US } else { 0 };
                 Self::Library { lasthop, spin_us }
             }

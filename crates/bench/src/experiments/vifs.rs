@@ -1,7 +1,7 @@
 //! Virtual interfaces by the number: figures 3 and 5 of Raj and Schwan, "High Performance and
 //! Scalable I/O Virtualization via Self-Virtualized Devices" (HPDC 2007), with pairs of guests that
 //! all talk at the same time. Guests are threads that compute, are interrupted and sleep
-//! (`testkit::vcpu`), on all cores but the switch's.
+//! (`testkit::vcpu`), on all cores but those of the switch.
 
 use std::time::Duration;
 
@@ -66,9 +66,7 @@ const NOTES: [&str; 2] = [
 /// See the module.
 pub(crate) fn vifs(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "vifs", &NOTES, &PEERS);
-    let cores: Vec<usize> = (0..plan.machine.cores)
-        .filter(|core| *core != plan.cores[0])
-        .collect();
+    let cores = plan.guest_cores();
     let most = if plan.is_of_figures() {
         MOST_OF_FIGURES
     } else {

@@ -63,7 +63,7 @@ pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
             for pid in family(&peer) {
                 keep_workers_on(pid, plan.cores[0])?;
             }
-            let mut clients = Sharing::on(&peer, [plan.cores[0]; 2]);
+            let mut clients = Sharing::on(&peer, vec![plan.cores[0]; 2]);
             if size == SUPER_FRAME {
                 clients = clients.in_bulk();
             }

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::plot::Chart;
 
 /// Programs that results depend on, beside this one.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "lasthop",
     "lasthop-supervisor",
     "lasthop-control",
@@ -21,6 +21,7 @@ const PROGRAMS: [&str; 7] = [
     "lasthop-driver",
     "slotgen",
     "liblasthop_netmap.so",
+    "liblasthop_net.so",
 ];
 
 /// See `machine-id(5)`.
@@ -33,6 +34,8 @@ pub(super) struct Key {
     programs: BTreeMap<String, Option<u64>>,
     cpu: String,
     cores: usize,
+    /// Of the switch.
+    threads: usize,
     kernel: String,
     /// Random and kept by the operating system: processors of one model are many.
     machine: String,
@@ -54,6 +57,7 @@ impl Key {
             programs: programs.collect(),
             cpu: machine.cpu.clone(),
             cores: machine.cores,
+            threads: plan.switch_cores().len(),
             kernel: machine.kernel.clone(),
             machine: fs::read_to_string(MACHINE).unwrap_or_default(),
             samples: (plan.rounds, plan.window.as_millis()),
@@ -64,7 +68,7 @@ impl Key {
     fn differs(&self, other: &Self) -> Option<&'static str> {
         let machine = |key: &Self| {
             let names = [&key.cpu, &key.kernel, &key.machine].map(String::clone);
-            (names, key.cores)
+            (names, key.cores, key.threads)
         };
         if self.programs != other.programs {
             Some("of other programs")
@@ -130,6 +134,7 @@ mod tests {
             programs: BTreeMap::from([("lasthop".to_owned(), Some(1))]),
             cpu: "a processor".to_owned(),
             cores: 2,
+            threads: 1,
             kernel: "6.12".to_owned(),
             machine: "1234".to_owned(),
             samples: (3, 300),

@@ -113,11 +113,15 @@ pub(crate) fn with_idle(plan: &Plan, idle: u32) -> Result<Peer> {
     Ok(into_peer(running, 2, guests))
 }
 
-/// Two pairs of ports, and forwarding threads that may use both cores.
-pub(crate) fn with_workers(plan: &Plan, workers: u32) -> Result<Peer> {
-    let text = configuration(&format!("workers = {workers}\n"), 4);
-    let running = start_with(plan, &plan.cores, &text)?;
-    Ok(into_peer(running, 4, Vec::new()))
+/// So many pairs of ports, and forwarding threads that may use these cores.
+pub(crate) fn with_workers(
+    plan: &Plan,
+    (workers, cores): (u32, &[usize]),
+    pairs: u32,
+) -> Result<Peer> {
+    let text = configuration(&format!("workers = {workers}\n"), 2 * pairs);
+    let running = start_with(plan, cores, &text)?;
+    Ok(into_peer(running, 2 * pairs, Vec::new()))
 }
 
 /// Two pairs of ports, a worker, and a helper on a core if one is named.
@@ -175,15 +179,18 @@ pub(crate) fn follows(peer: &Peer, with_states: bool) -> Result<Option<()>> {
     Ok(all.then_some(()))
 }
 
-/// Starts Lasthop on the switch's core with `ports` listening ports and waits until it is ready.
+/// Starts Lasthop on the switch's cores with `ports` listening ports and waits until it is ready.
 /// With super-frames it polls as its peers do: a wake-up a burst would be measured as copying.
 pub(crate) fn start_ports(plan: &Plan, ports: u32) -> Result<Lasthop> {
-    let poll = if plan.super_frames {
-        "poll = \"always\"\n"
-    } else {
-        ""
-    };
-    start_with(plan, &plan.cores[..1], &configuration(poll, ports))
+    let mut keys = String::new();
+    if plan.super_frames {
+        keys += "poll = \"always\"\n";
+    }
+    let cores = plan.switch_cores();
+    if cores.len() > 1 {
+        keys += &format!("workers = {}\n", cores.len());
+    }
+    start_with(plan, &cores, &configuration(&keys, ports))
 }
 
 /// Starts it on these cores, with this configuration.

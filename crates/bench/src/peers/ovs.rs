@@ -176,12 +176,14 @@ pub(crate) fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
     run(&command, &environment(folder))
 }
 
-/// The switch's core.
+/// The switch's cores.
 fn mask(plan: &Plan) -> u64 {
-    1 << plan.cores[0]
+    let cores = plan.switch_cores();
+    cores.into_iter().fold(0, |mask, core| mask | 1 << core)
 }
 
-/// Settings of DPDK, with the thread that polls on the switch's core; more of them in `keys`.
+/// Settings of DPDK, with a thread that polls on each of the switch's cores; more settings are in
+/// `keys`.
 pub(crate) fn configure(folder: &Path, plan: &Plan, keys: &str) -> Result<()> {
     vsctl(folder, &words("--no-wait init"))?;
     let mask = mask(plan);

@@ -36,7 +36,7 @@ pub(super) struct Timer {
     sample: Option<(u32, Nanos)>,
     backoff: u32,
     syn_was_lost: bool,
-    /// Timeouts that come early, as long as nothing is heard of the guest.
+    /// Timeouts that come early, as long as the guest is silent.
     early: u8,
     /// Whether the deadline is one of retransmission.
     is_running: bool,

@@ -111,7 +111,7 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
              netns = \"{netns}\"\n{kind}\n"
         );
     }
-    let lasthop = start_with(&way.plan(plan), &plan.cores, &text)?;
+    let lasthop = start_with(&way.plan(plan), plan.shared_cores(), &text)?;
     let drivers = pids_when_up(&lasthop, &INTERFACES, way)?;
     let sockets = [0, 1].map(|port| socket(&lasthop, port)).to_vec();
     let lasthop = Box::new(lasthop);

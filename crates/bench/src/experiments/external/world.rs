@@ -305,7 +305,7 @@ impl World {
             }
         };
         let text = tap("near0", &self.near, NEAR) + &far;
-        let lasthop = start_with(&way.plan(plan), &plan.cores, &text)?;
+        let lasthop = start_with(&way.plan(plan), plan.shared_cores(), &text)?;
         let near = if way.has_taps() { way } else { Way::LasthopTap };
         pids_when_up(&lasthop, &["near0"], near)?;
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;

@@ -252,7 +252,7 @@ fn lasthop(plan: &Plan, host: &Namespace) -> Result<Peer> {
          netns = \"{}\"\ndns = \"off\"\n",
         host.path()
     );
-    let lasthop = start_with(plan, &plan.cores, &text)?;
+    let lasthop = start_with(plan, plan.shared_cores(), &text)?;
     stop::try_wait("the user port is up", START, || {
         let shown: serde_json::Value =
             serde_json::from_str(&lasthop.ask(&["port", "show", "out", "--json"])?)?;
