@@ -37,6 +37,8 @@ pub trait Wire {
 pub(crate) struct Device<W> {
     pub(crate) wire: W,
     mtu: usize,
+    /// Windows are in units of several bytes.
+    is_scaled: bool,
     /// The received frame. Kept for its memory.
     frame: Vec<u8>,
 }
@@ -47,15 +49,17 @@ pub(crate) struct Received<'a>(&'a [u8]);
 /// Room for a frame.
 pub(crate) struct Room<'a, W> {
     wire: &'a mut W,
+    is_scaled: bool,
     segment: Option<NonZeroU16>,
 }
 
 impl<W: Wire> Device<W> {
-    /// `mtu`: bytes of an IP packet.
-    pub(crate) fn new(wire: W, mtu: u16) -> Self {
+    /// `mtu`: bytes of an IP packet; `buffer`: bytes that a connection may receive and not read.
+    pub(crate) fn new(wire: W, mtu: u16, buffer: usize) -> Self {
         Self {
             wire,
             mtu: mtu.into(),
+            is_scaled: buffer > u16::MAX.into(),
             frame: Vec::new(),
         }
     }
@@ -84,6 +88,7 @@ impl<W: Wire> phy::Device for Device<W> {
         }
         let room = Room {
             wire: &mut self.wire,
+            is_scaled: self.is_scaled,
             segment: None,
         };
         Some((Received(&self.frame), room))
@@ -93,6 +98,7 @@ impl<W: Wire> phy::Device for Device<W> {
         let has_room = self.wire.has_room();
         has_room.then_some(Room {
             wire: &mut self.wire,
+            is_scaled: self.is_scaled,
             segment: None,
         })
     }
@@ -126,9 +132,12 @@ impl<W: Wire> TxToken for Room<'_, W> {
     where
         F: FnOnce(&mut [u8]) -> R,
     {
-        let segment = self.segment;
+        let (segment, is_scaled) = (self.segment, self.is_scaled);
         self.wire.transmit(len, |frame| {
             let result = write(frame);
+            if is_scaled {
+                offload::narrow(frame);
+            }
             (result, offload::leave(frame, segment))
         })
     }

@@ -11,6 +11,10 @@ const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
+/// Offsets in a TCP header (RFC 9293, section 3.1).
+const FLAGS: usize = 13;
+const WINDOW: usize = 14;
+const SYN: u8 = 2;
 const UDP: u8 = 17;
 
 /// The transport header of a frame.
@@ -98,6 +102,23 @@ pub(crate) fn is_intact(header: &NetHeader, frame: &[u8]) -> bool {
     sum.finish() == 0
 }
 
+/// Takes a unit off the window that a segment announces. smoltcp 0.14 rounds windows down to units,
+/// so that their end can move back by a few bytes (RFC 7323, section 2.4), and drops what it has
+/// permitted before: a sender without fast retransmission would wait a second to send that again.
+/// The checksum is to be computed after that.
+pub(crate) fn narrow(frame: &mut [u8]) {
+    let Some(transport) = Transport::of(frame).filter(|of| of.protocol == TCP) else {
+        return;
+    };
+    let header = &mut frame[transport.start..];
+    // The window of a SYN is in bytes.
+    if header[FLAGS] & SYN == 0 {
+        let window = u16::from_be_bytes([header[WINDOW], header[WINDOW + 1]]);
+        let narrower = window.saturating_sub(1);
+        header[WINDOW..WINDOW + 2].copy_from_slice(&narrower.to_be_bytes());
+    }
+}
+
 /// Leaves checksum and segmentation of a frame to the switch: writes the pseudo-header's sum into
 /// it, and returns the header to go with it.
 pub(crate) fn leave(frame: &mut [u8], segment: Option<NonZeroU16>) -> NetHeader {
@@ -158,6 +179,28 @@ mod tests {
         assert!(is_intact(&NetHeader::default(), &whole));
         whole[56] ^= 1;
         assert!(!is_intact(&NetHeader::default(), &whole));
+    }
+
+    #[test]
+    fn windows_are_a_unit_narrower_but_for_those_of_a_syn() {
+        let window = |frame: &[u8]| u16::from_be_bytes([frame[48], frame[49]]);
+        let mut segment = frame(b"");
+        assert_eq!(window(&segment), 256);
+        narrow(&mut segment);
+        assert_eq!(window(&segment), 255);
+        segment[47] |= SYN;
+        narrow(&mut segment);
+        assert_eq!(window(&segment), 255);
+        segment[47] = 0x10;
+        segment[48..50].fill(0);
+        narrow(&mut segment);
+        assert_eq!(window(&segment), 0);
+        let whole = frame(b"");
+        for len in 0..whole.len() {
+            let mut part = whole[..len].to_vec();
+            narrow(&mut part);
+            assert_eq!(part, whole[..len], "{len} bytes");
+        }
     }
 
     #[test]

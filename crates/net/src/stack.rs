@@ -171,7 +171,7 @@ impl<W: Wire> Stack<W> {
     #[must_use]
     pub fn new(wire: W, config: &Config, seed: u64, now: Duration) -> Self {
         let now = instant(now);
-        let mut device = Device::new(wire, config.mtu);
+        let mut device = Device::new(wire, config.mtu, config.buffer);
         let mac = EthernetAddress(config.hardware_address());
         let mut settings = smoltcp::iface::Config::new(HardwareAddress::Ethernet(mac));
         settings.random_seed = seed;

@@ -22,6 +22,7 @@ struct Direction {
     count: usize,
     losses: Vec<bool>,
     longest: usize,
+    bytes: usize,
 }
 
 /// One end of a wire.
@@ -47,6 +48,7 @@ impl Wire for End {
         let mut direction = self.from_us.borrow_mut();
         direction.count += 1;
         direction.longest = direction.longest.max(len);
+        direction.bytes += len;
         let count = direction.count;
         let turn = direction.losses.get(count % direction.losses.len().max(1));
         if !turn.copied().unwrap_or(false) {
@@ -470,4 +472,49 @@ proptest! {
         }
         prop_assert!(got == all);
     }
+}
+
+/// A window that is announced is taken, whatever a program reads: nothing is sent twice.
+#[test]
+fn windows_in_units_of_several_bytes_are_taken_as_they_are_announced() {
+    const BYTES: usize = 32 << 20;
+    let mut pair = Pair::new(256 << 10);
+    let [client, server] = pair.connected();
+    let mut options = pair.stacks[0].options(client).unwrap();
+    options.no_delay = true;
+    pair.stacks[0].set_options(client, options).unwrap();
+    let mut numbers = wire::hash::SplitMix64(1);
+    let (mut sent, mut got) = (0, 0);
+    let message = vec![0; 65_536];
+    let mut room = vec![0; 256 << 10];
+    while got < BYTES {
+        let (was_sent, was_got) = (sent, got);
+        for _ in 0..4 {
+            let len = message.len().min(BYTES - sent);
+            sent += pair.stacks[0]
+                .send(client, &message[..len], None)
+                .unwrap_or(0);
+            pair.stacks[0].poll(pair.now);
+            // A part of the frames has come, and is acknowledged, when the next ones leave.
+            let way = Rc::clone(&pair.wires[1]);
+            let come = numbers.below(way.borrow().frames.len() as u64 + 1) as usize;
+            let later = way.borrow_mut().frames.split_off(come);
+            pair.stacks[1].poll(pair.now);
+            way.borrow_mut().frames.extend(later);
+            // Little is read, and then all: the window is full, and then as wide as it can be.
+            let len = match numbers.below(8) {
+                0 => room.len(),
+                _ => 1 + numbers.below(30_000) as usize,
+            };
+            let received = pair.stacks[1].receive(server, &mut room[..len], false);
+            got += received.map_or(0, |received| received.len);
+        }
+        if (sent, got) == (was_sent, was_got) {
+            pair.pass();
+        }
+    }
+    // Headers of TCP over IPv4; only that of the SYN has options.
+    let direction = pair.wires[1].borrow();
+    let sent = direction.bytes - direction.count * (14 + 20 + 20);
+    assert!(sent < BYTES + 40, "{} bytes were sent twice", sent - BYTES);
 }
