@@ -22,7 +22,7 @@ export CARGO_INCREMENTAL ?= 0
 export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
-.PHONY: help setup build demo test test-programs release-programs check unit timing instructions e2e test-long bench bench-programs figures soak faults chaos hostile deb miri fuzz clean
+.PHONY: help setup compiler build demo test test-programs release-programs check lints api-document unit timing instructions e2e test-long bench bench-programs figures soak faults chaos hostile deb miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,33 +42,41 @@ test instructions: export WITH := --example instructions
 
 # Units and end-to-end tests at once, so that what they share is built once.
 # Lints and test programs have one build folder, release binaries another: the two are built side by side, so that a core
-# does not wait while the other compiles a large crate.
+# does not wait while the other compiles a large crate. The rest of set-up, which waits for downloads, runs beside both.
 # The benchmarks are linted and not built; the program that kills processes is built with the tests.
 # Tests that lack a right or a feature of the machine note themselves in a file; LASTHOP_ALL=1 makes them fail.
 test test-long: export LASTHOP_SKIPPED := $(BUILT)/skipped
 SHOW_SKIPPED = @if [ -s "$(LASTHOP_SKIPPED)" ]; then sort "$(LASTHOP_SKIPPED)"; \
 	echo "note: $$(wc -l <"$(LASTHOP_SKIPPED)") tests or parts of them were skipped"; fi
 
-test: setup ## All that CI runs: set-up, lints, instruction counts, unit and end-to-end tests, a few kills
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-programs release-programs
+test: compiler ## All that CI runs: set-up, lints, instruction counts, unit and end-to-end tests, a few kills
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target setup test-programs release-programs instructions
+	@$(MAKE) --no-print-directory api-document
 	@rm -f "$(LASTHOP_SKIPPED)"
 	LASTHOP_BIN="$(BUILT)/release" cargo test --workspace --exclude lasthop-bench
 	@if [ "$$(nproc)" -ge 2 ]; then LASTHOP_BIN="$(BUILT)/release" "$(BUILT)/debug/lasthop-stress" faults --quick; \
 	else echo "note: one core, so no process is killed"; fi
 	$(SHOW_SKIPPED)
 
-test-programs: check
+compiler:
+	@scripts/setup compiler
+
+test-programs: lints
 	cargo test --quiet --no-run --workspace --exclude lasthop-bench
 
-release-programs: instructions
+release-programs:
 	$(RELEASE) $(PROGRAMS)
 	$(LIBRARY)
 
-check: ## Format, lints, the code's documentation and the API's document
+check: lints api-document ## Format, lints, the code's documentation and the API's document
+
+lints:
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi
 	@if cargo clippy --version >/dev/null 2>&1; then cargo clippy --quiet --workspace --all-targets -- -D warnings; \
 	else echo "note: no clippy here, lints not checked"; fi
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+
+api-document:
 	@if [ -e .cache/python/installed ]; then .cache/python/bin/python -m openapi_spec_validator docs/openapi.json; \
 	else echo "note: no Python tools here ('make setup' installs them), docs/openapi.json not checked"; fi
 
