@@ -31,7 +31,7 @@ fn two_guests_talk_back_to_back() {
 
     turn.step("iperf3");
     serve_iperf(&mut two);
-    let run = iperf(&mut one, "10.0.0.2", 2, "");
+    let run = iperf(&mut one, "10.0.0.2", 1, "");
     assert!(run.bytes > 1_000_000, "{run:?}");
 
     turn.step("reset, and reboot from inside");

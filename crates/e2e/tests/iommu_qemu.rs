@@ -86,7 +86,7 @@ impl World {
         serve_iperf(&mut self.vm1);
         serve_iperf(&mut self.vm2);
         for options in ["", "-R"] {
-            let run = iperf(&mut self.vm1, "10.0.0.2", 2, options);
+            let run = iperf(&mut self.vm1, "10.0.0.2", 1, options);
             self.turn.step(&format!("    {options} {run:?}"));
             assert!(run.bits_per_second > SLOW, "{run:?}");
         }

@@ -61,10 +61,10 @@ fn jumbo_frames_and_two_queue_pairs() {
     turn.step("TCP over four connections");
     serve_iperf(&mut vm2);
     serve_iperf(&mut vm1);
-    let run = iperf(&mut vm1, "10.0.0.2", 3, "-P 4");
-    assert!(run.bytes > 5_000_000, "{run:?}");
-    let run = iperf(&mut vm2, "10.0.0.1", 3, "-P 4");
-    assert!(run.bytes > 5_000_000, "{run:?}");
+    let run = iperf(&mut vm1, "10.0.0.2", 1, "-P 4");
+    assert!(run.bytes > 2_000_000, "{run:?}");
+    let run = iperf(&mut vm2, "10.0.0.1", 1, "-P 4");
+    assert!(run.bytes > 2_000_000, "{run:?}");
 
     turn.step("queue pairs go and come under traffic");
     let steady = PingRun::start(&mut vm2, "10.0.0.1", 300);

@@ -232,7 +232,8 @@ fn a_name_that_is_no_port_is_enxio() {
     // VALE's names mean ports, too.
     let rx = Slotgen::start(lasthop.folder(), "rx -i vale3:b -V -n 10 -T 60");
     lasthop.wait_port("b", "up");
-    send(lasthop.folder(), "-n 10").printed();
+    // The first frame waits for control's decision, and is lost with its port.
+    send(lasthop.folder(), "-n 10 -R 100 -b 1").printed();
     assert_eq!(rx.printed().counts(), [10, 0, 0, 0]);
     lasthop.stop();
 }

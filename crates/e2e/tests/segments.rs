@@ -76,10 +76,10 @@ fn segments_are_apart_and_a_trunk_joins_them() {
     turn.step("TCP between tagged and untagged");
     serve_iperf(&mut blue);
     serve_iperf(&mut trunk);
-    let run = iperf(&mut trunk, "10.0.0.1", 2, "");
-    assert!(run.bytes > 2_000_000, "{run:?}");
-    let run = iperf(&mut red, "10.0.20.9", 2, "");
-    assert!(run.bytes > 2_000_000, "{run:?}");
+    let run = iperf(&mut trunk, "10.0.0.1", 1, "");
+    assert!(run.bytes > 1_000_000, "{run:?}");
+    let run = iperf(&mut red, "10.0.20.9", 1, "");
+    assert!(run.bytes > 1_000_000, "{run:?}");
 
     turn.step("what was learned is where it belongs");
     let fdb = lasthop.json(&["fdb", "list"]);

@@ -15,7 +15,7 @@ use testkit::wait::within;
 /// Time for the search, and for enough traffic.
 const LIMIT: Duration = Duration::from_secs(40);
 /// Seconds of traffic at once.
-const TRAFFIC: u32 = 4;
+const TRAFFIC: u32 = 2;
 
 /// Returns the number of vCPUs that were found at a port, the evidence, and deferred notifications.
 fn vcpus(lasthop: &Lasthop, port: &str) -> (u64, String, u64) {

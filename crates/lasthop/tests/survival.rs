@@ -21,7 +21,7 @@ use testkit::{FakeGuest, GuestConfig};
 /// Returns the number of kills of each test.
 fn kills() -> usize {
     let desired = std::env::var("LASTHOP_KILLS").ok();
-    desired.map_or(20, |n| n.parse().expect("LASTHOP_KILLS is a number"))
+    desired.map_or(8, |n| n.parse().expect("LASTHOP_KILLS is a number"))
 }
 
 fn config(workers: u16, ports: u8) -> String {

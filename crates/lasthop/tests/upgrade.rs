@@ -34,7 +34,7 @@ const PROGRAMS: [&str; 5] = [
 /// Returns the number of upgrades of each test.
 fn upgrades() -> usize {
     let desired = std::env::var("LASTHOP_UPGRADES").ok();
-    desired.map_or(10, |n| n.parse().expect("LASTHOP_UPGRADES is a number"))
+    desired.map_or(6, |n| n.parse().expect("LASTHOP_UPGRADES is a number"))
 }
 
 fn config(workers: u16) -> String {
