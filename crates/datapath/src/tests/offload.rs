@@ -457,8 +457,23 @@ proptest! {
         for segment in &got {
             prop_assert_eq!(verify_checksums(segment), Ok(()));
         }
-        prop_assert_eq!(got, wire);
+        prop_assert_eq!(with_one_zero(got), with_one_zero(wire));
     }
+}
+
+/// A checksum of TCP that is zero has two representations, which receivers take alike (RFC 1624,
+/// section 3): the first one in the place of both.
+fn with_one_zero(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    for frame in &mut frames {
+        let parsed = Parsed::parse(&frame[..frame.len().min(CAP)], frame.len());
+        if parsed.l4_proto == wire::tcp::PROTOCOL {
+            let field = usize::from(parsed.l4_offset.expect("a header")) + 16;
+            if frame[field..field + 2] == [0xff; 2] {
+                frame[field..field + 2].fill(0);
+            }
+        }
+    }
+    frames
 }
 
 #[test]
