@@ -74,28 +74,33 @@ pub fn serve(listener: TcpListener, each: impl Fn(TcpStream) + Copy + Send + 'st
     });
 }
 
-fn file() -> Vec<u8> {
-    (0..FILE).map(pattern).collect()
+fn file(len: usize) -> Vec<u8> {
+    (0..len).map(pattern).collect()
 }
 
 /// Serves a file by HTTP to everybody.
 pub fn serve_file(listener: TcpListener) {
-    serve(listener, |mut stream| {
+    serve_bytes(listener, FILE);
+}
+
+/// Serves so many bytes by HTTP to everybody.
+pub fn serve_bytes(listener: TcpListener, len: usize) {
+    serve(listener, move |mut stream| {
         let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
         let is_more = |line: Option<Result<String, _>>| {
             line.is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
         };
         while is_more(lines.next()) {}
-        let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {FILE}\r\n\r\n");
+        let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {len}\r\n\r\n");
         // A guest that is refused does not read.
-        let _ = stream.write_all(&[head.as_bytes(), &file()].concat());
+        let _ = stream.write_all(&[head.as_bytes(), &file(len)].concat());
     });
 }
 
 /// Serves the file slowly, so that what happens meanwhile falls into it.
 pub fn serve_slowly(listener: TcpListener) {
     serve(listener, |mut stream| {
-        for part in file().chunks(FILE / PARTS) {
+        for part in file(FILE).chunks(FILE / PARTS) {
             thread::sleep(PAUSE);
             stream.write_all(part).expect("a connection that stays");
         }
@@ -104,10 +109,15 @@ pub fn serve_slowly(listener: TcpListener) {
 
 /// Takes the file, and answers whether all its bytes are right.
 pub fn check_file(listener: TcpListener) {
-    serve(listener, |mut stream| {
+    check_bytes(listener, FILE);
+}
+
+/// Takes so many bytes, and answers whether all are right.
+pub fn check_bytes(listener: TcpListener, len: usize) {
+    serve(listener, move |mut stream| {
         let mut got = Vec::new();
-        stream.read_to_end(&mut got).expect("the file");
-        let is_right = got.len() == FILE && (0..FILE).all(|at| got[at] == pattern(at));
+        stream.read_to_end(&mut got).expect("the bytes");
+        let is_right = got.len() == len && (0..len).all(|at| got[at] == pattern(at));
         let answer = if is_right { "right" } else { "wrong" };
         let _ = stream.write_all(answer.as_bytes());
     });

@@ -12,11 +12,11 @@ use e2e::guest::{Guest, GuestSpec, boot};
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::outside::{
-    FILE, HOST, HOST6, METADATA, NAMED, OUTSIDE, OUTSIDE6, address_of, check_file, lease,
-    namespaces, reaches, resolve, serve_file, serve_slowly, user_port,
+    FILE, HOST, HOST6, METADATA, NAMED, OUTSIDE, OUTSIDE6, address_of, check_bytes, check_file,
+    lease, namespaces, reaches, resolve, serve_bytes, serve_file, serve_slowly, user_port,
 };
-use e2e::turn;
 use e2e::uplinks::driver_pid;
+use e2e::{is_long, turn};
 use rustix::process::Signal;
 use testkit::lasthop::port;
 use testkit::process::send as signal;
@@ -94,6 +94,17 @@ fn sees_flow(lasthop: &Lasthop, address: &str) {
     );
     let guest = flow["guest"].as_str().expect("an address");
     assert!(guest.starts_with(&format!("{address}:")), "{flow}");
+}
+
+/// 100 MB come and go back at once, by a connection each.
+fn much_comes_and_goes_back(outside: &Netns, vm1: &mut Guest) {
+    const MUCH: usize = 100_000_000;
+    serve_bytes(outside.listen(&format!("{OUTSIDE}:8003")), MUCH);
+    check_bytes(outside.listen(&format!("{OUTSIDE}:9003")), MUCH);
+    let copying = vm1.start(&format!(
+        "wget -q -O - http://{OUTSIDE}:8003/ | nc {OUTSIDE} 9003"
+    ));
+    assert_eq!(copying.wait(Duration::from_secs(100)), "right");
 }
 
 /// A forward is added and removed beside another; one that the system refuses says so.
@@ -197,6 +208,9 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     vm1.run(&format!("wget -q -O /tmp/file http://{OUTSIDE}:8000/"));
     let answer = vm1.run(&format!("nc {OUTSIDE} 9000 </tmp/file"));
     assert_eq!(answer, "right");
+    if is_long() {
+        much_comes_and_goes_back(&outside, &mut vm1);
+    }
 
     turn.step("services of the host, as far as they are named");
     assert!(reaches(&mut vm1, "10.0.2.2", 7001));
