@@ -65,6 +65,18 @@ pub struct Testpmd {
     _folder: TempDir,
 }
 
+/// Bounces frames for longer each time, until each port has sent more than a few: on a busy machine
+/// that takes a while. `bounce` returns how many each has sent.
+///
+/// # Panics
+/// If hardly anything moves.
+pub fn bounce_enough(bounce: impl FnMut(Duration) -> [u64; 2]) {
+    let times = [100, 600, 3000, 12_000].map(Duration::from_millis);
+    let mut sent = times.into_iter().map(bounce);
+    let enough = sent.any(|sent| sent.iter().all(|sent| *sent > 1000));
+    assert!(enough, "hardly anything moved");
+}
+
 impl Testpmd {
     /// Starts testpmd and waits until both ports are up. When it listens, the switch must be
     /// dialing.

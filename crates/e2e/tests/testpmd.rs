@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::numbered::Stream;
-use e2e::testpmd::{Driver, MACS, Testpmd, TestpmdSpec};
+use e2e::testpmd::{Driver, MACS, Testpmd, TestpmdSpec, bounce_enough};
 use e2e::{Turn, turn};
 use testkit::iommu::{Answers, IommuConfig, Iovas, Mode, Placement};
 use testkit::net::Cuts;
@@ -65,13 +65,8 @@ fn warm_up(lasthop: &Lasthop, testpmd: &mut Testpmd) {
     assert!(MACS.iter().all(|mac| fdb.contains(mac)), "{fdb}");
 }
 
-/// Bounces frames until more than a few have passed; on a busy machine that takes longer.
 fn bounce(turn: &Turn, lasthop: &Lasthop, testpmd: &mut Testpmd, size: u32) {
-    let enough = [100, 600, 3000, 12_000].into_iter().any(|millis| {
-        let sent = bounce_for(turn, lasthop, testpmd, size, Duration::from_millis(millis));
-        sent.iter().all(|sent| *sent > 1000)
-    });
-    assert!(enough, "hardly anything moved");
+    bounce_enough(|time| bounce_for(turn, lasthop, testpmd, size, time));
 }
 
 /// How many frames each port has sent, all of which have arrived.

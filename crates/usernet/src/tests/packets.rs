@@ -61,6 +61,28 @@ pub(super) fn established(host: &mut Host) -> u32 {
     next
 }
 
+/// The record of an established flow whose driver dies, and the next sequence number towards the
+/// guest.
+pub(super) fn recorded() -> (Record, u32) {
+    let mut host = host();
+    let next = established(&mut host);
+    let record = host.translator.record(host.flow.unwrap()).unwrap();
+    let Ok(Kept::Flow(record)) = Kept::decode(&record.encode()) else {
+        panic!("{record:?}");
+    };
+    (record, next)
+}
+
+/// What the kernel knows of a flow in which nothing was sent.
+pub(super) const UNTOUCHED: Progress = Progress {
+    taken: 0,
+    given: 0,
+    unread: 0,
+    guest_closed: false,
+    peer_closed: false,
+    room: 0,
+};
+
 #[test]
 fn a_reset_counts_at_the_next_byte_alone() {
     let mut host = host();
@@ -154,13 +176,8 @@ fn half_open_connections_of_a_guest_are_bounded() {
 
 #[test]
 fn a_successor_continues_a_flow() {
-    let mut first = host();
-    let next = established(&mut first);
+    let (record, next) = recorded();
     let at = IRS.wrapping_add(1);
-    let record = first.translator.record(first.flow.unwrap()).unwrap();
-    let Ok(Kept::Flow(record)) = Kept::decode(&record.encode()) else {
-        panic!("{record:?}");
-    };
     let mut second = Translator::new(settings());
     let progress = Progress {
         taken: 10,

@@ -4,7 +4,9 @@ use wire::build::TcpFields;
 use wire::tcp::{ACK, FIN, SYN, TcpView};
 
 use super::host::Host;
-use super::packets::{IRS, RST, SERVER, answer, established, fields, host, tcp};
+use super::packets::{
+    IRS, RST, SERVER, UNTOUCHED, answer, established, fields, host, recorded, tcp,
+};
 use super::settings;
 use crate::{Action, Kept, Nanos, Progress, Secret, SocketEvent, Translator};
 
@@ -266,20 +268,13 @@ fn rfc_7323_windows_are_scaled_if_both_ends_say_so() {
 
 #[test]
 fn acknowledgements_behind_the_window_count_after_a_restart() {
-    let mut first = host();
-    let next = established(&mut first);
-    let Some(Kept::Flow(record)) = first.translator.record(first.flow.unwrap()) else {
-        panic!("no record");
-    };
+    let (record, next) = recorded();
     let mut second = Translator::new(settings());
     // The predecessor had more room than there is now, and the guest has filled its window.
     let progress = Progress {
-        taken: 0,
-        given: 0,
         unread: 30,
-        guest_closed: false,
-        peer_closed: false,
         room: 100,
+        ..UNTOUCHED
     };
     let mut out = Vec::new();
     second.restore(0, &record, &progress, &mut out).unwrap();
@@ -292,18 +287,11 @@ fn acknowledgements_behind_the_window_count_after_a_restart() {
 
 #[test]
 fn a_successor_has_the_guest_send_at_once_what_was_lost() {
-    let mut first = host();
-    let next = established(&mut first);
-    let Some(Kept::Flow(record)) = first.translator.record(first.flow.unwrap()) else {
-        panic!("no record");
-    };
+    let (record, next) = recorded();
     let progress = Progress {
         taken: 100,
-        given: 0,
-        unread: 0,
-        guest_closed: false,
-        peer_closed: false,
         room: 1 << 20,
+        ..UNTOUCHED
     };
     let nxt = AT.wrapping_add(100);
     let mut second = Translator::new(settings());

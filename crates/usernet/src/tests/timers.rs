@@ -5,7 +5,9 @@ use wire::tcp::{ACK, FIN, SYN, TcpView};
 use wire::virtio::net::NetHeader;
 
 use super::host::Host;
-use super::packets::{IRS, RST, SERVER, answer, established, fields, host, tcp};
+use super::packets::{
+    IRS, RST, SERVER, UNTOUCHED, answer, established, fields, host, recorded, tcp,
+};
 use super::{GATEWAY, GUEST, settings};
 use crate::{Action, Kept, Nanos, Peeked, Progress, SocketEvent, Translator};
 
@@ -282,18 +284,11 @@ fn challenges_are_bounded_for_each_flow() {
 /// A flow that continues after its driver's death, with so many bytes for its guest; returns the
 /// next sequence number towards the guest.
 fn continued(unread: usize) -> (Host, u32) {
-    let mut first = host();
-    let next = established(&mut first);
-    let Some(Kept::Flow(record)) = first.translator.record(first.flow.unwrap()) else {
-        panic!("no record");
-    };
+    let (record, next) = recorded();
     let progress = Progress {
-        taken: 0,
-        given: 0,
         unread: unread as u32,
-        guest_closed: false,
-        peer_closed: false,
         room: 10_000,
+        ..UNTOUCHED
     };
     let mut second = host();
     second.socket.script = vec![7; unread];
