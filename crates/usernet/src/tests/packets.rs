@@ -73,7 +73,7 @@ pub(super) fn recorded() -> (Record, u32) {
     (record, next)
 }
 
-/// What the kernel knows of a flow in which nothing was sent.
+/// The progress of a flow in which nothing was sent, as the kernel knows it.
 pub(super) const UNTOUCHED: Progress = Progress {
     taken: 0,
     given: 0,
