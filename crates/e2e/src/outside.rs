@@ -36,7 +36,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The script of `udhcpc`: it sets address and route, and leaves the rest to be looked at.
 const DHCP_SCRIPT: &str = "#!/bin/sh\n\
     [ \"$1\" = bound ] || exit 0\n\
-    ip address flush dev eth0; ip address add $ip/$mask dev eth0\n\
+    ip -4 address flush dev eth0; ip address add $ip/$mask dev eth0\n\
     ip route add default via $router; env >/tmp/lease\n";
 
 /// Two namespaces: the host's, and the outside behind it.

@@ -1,7 +1,8 @@
 //! User ports: guests reach the outside by sockets of the host.
 //!
 //! The sockets are in a network namespace of the test's own, and the outside, with its servers and
-//! its resolver, in a second one.
+//! its resolver, in a second one. Lasthop and QEMU run as an ordinary user there, if that one may
+//! run the programs.
 
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -16,26 +17,30 @@ use e2e::outside::{
     lease, namespaces, reaches, resolve, serve_bytes, serve_file, serve_slowly, user_port,
 };
 use e2e::uplinks::driver_pid;
-use e2e::{is_long, turn};
+use e2e::{is_long, nobody, paths, turn};
 use rustix::process::Signal;
 use testkit::lasthop::port;
 use testkit::process::send as signal;
 use testkit::wait::{wait_for, wait_until};
 
-/// Lasthop with guests "vm1" and "vm2", and the user port "out" whose sockets are in `host`.
-fn start(host: &Netns) -> Lasthop {
+/// Lasthop with guests "vm1" and "vm2", and the user port "out" whose sockets are in `host`, as
+/// `nobody` if it may.
+fn start(host: &Netns, as_nobody: bool) -> Lasthop {
     let keys = format!(
         "dns = \"{OUTSIDE}\"\nhost = [\"tcp 7001\"]\ndeny = [\"192.0.2.0/24 tcp 7002\"]\n\
          [[port.forward]]\nlisten = \"tcp 127.0.0.1:2222\"\nto = \"vm1:8080\""
     );
-    let user = user_port(host, &keys);
+    let user = match as_nobody {
+        true => format!("[[port]]\nname = \"out\"\nkind = \"user\"\n{keys}\n"),
+        false => user_port(host, &keys),
+    };
     let vm1 = port("vm1", "mac = \"52:54:00:00:00:01\"");
     let vm2 = port("vm2", "");
-    Lasthop::start(&format!("[switch]\nname = \"host1\"\n{vm1}{vm2}{user}"))
-}
-
-fn guest(lasthop: &Lasthop, name: &str, mac: &str) -> GuestSpec {
-    GuestSpec::dialing(name, lasthop.socket_of(name)).mac(mac)
+    let config = format!("[switch]\nname = \"host1\"\n{vm1}{vm2}{user}");
+    match as_nobody {
+        true => Lasthop::start_as_nobody(&config, host),
+        false => Lasthop::start(&config),
+    }
 }
 
 /// A guest has an address by router advertisements, and reaches the outside and not the host.
@@ -162,10 +167,18 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
     serve_file(host.listen(&format!("[{HOST6}]:7003")));
 
     turn.step("a guest gets an address by DHCP");
-    let lasthop = start(&host);
+    let as_nobody = nobody::may_run(&paths::binary("lasthop"), &host.path());
+    let lasthop = start(&host, as_nobody);
+    let guest = |name: &str, mac: &str| {
+        let spec = GuestSpec::dialing(name, lasthop.socket_of(name)).mac(mac);
+        match as_nobody {
+            true => spec.as_nobody(&host),
+            false => spec,
+        }
+    };
     let specs = [
-        guest(&lasthop, "vm1", "52:54:00:00:00:01"),
-        guest(&lasthop, "vm2", "52:54:00:00:00:02").ipv6(),
+        guest("vm1", "52:54:00:00:00:01"),
+        guest("vm2", "52:54:00:00:00:02").ipv6(),
     ];
     let [mut vm1, mut vm2] = boot(specs);
     let got = lease(&mut vm1);
