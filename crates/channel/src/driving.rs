@@ -176,7 +176,7 @@ pub const FLOWS_KEPT: u32 = api::v1::USER_KEPT_MAX;
 pub struct UserGuest {
     /// Its name.
     pub name: String,
-    /// The MAC address of its guest, if it is configured.
+    /// The MAC address of its guest, if it is configured, or bound by port security.
     pub mac: Option<[u8; 6]>,
     /// The addresses that port security lists.
     pub addresses: Vec<IpAddr>,

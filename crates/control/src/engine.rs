@@ -347,11 +347,19 @@ impl Engine {
             self.events.emit(now, notice, directory);
         }
         let mut notices = notices.iter();
-        if self.ports.has_networks && notices.any(|notice| matches!(notice, Notice::Bound(..))) {
+        let is_bound = notices.any(|notice| matches!(notice, Notice::Bound(..)));
+        if is_bound && !self.ports.user_networks.is_empty() {
             let networks = self.user_networks(&self.store.saved.desired);
-            self.links.supervisor.set_user_networks(networks)?;
+            if networks != self.ports.user_networks {
+                self.set_user_networks(networks)?;
+            }
         }
         Ok(())
+    }
+
+    fn set_user_networks(&mut self, networks: Vec<(String, UserNetwork)>) -> io::Result<()> {
+        self.ports.user_networks.clone_from(&networks);
+        self.links.supervisor.set_user_networks(networks)
     }
 
     /// Returns the networks of the user ports of a state, with the stations that port security has

@@ -135,10 +135,7 @@ impl<W: Wire> TxToken for Room<'_, W> {
         let (segment, is_scaled) = (self.segment, self.is_scaled);
         self.wire.transmit(len, |frame| {
             let result = write(frame);
-            if is_scaled {
-                offload::narrow(frame);
-            }
-            (result, offload::leave(frame, segment))
+            (result, offload::leave(frame, segment, is_scaled))
         })
     }
 

@@ -105,12 +105,7 @@ pub(crate) fn is_intact(header: &NetHeader, frame: &[u8]) -> bool {
 /// Takes a unit off the window that a segment announces. smoltcp 0.14 rounds windows down to units,
 /// so that their end can move back by a few bytes (RFC 7323, section 2.4), and drops what it has
 /// permitted before: a sender without fast retransmission would wait a second to send that again.
-/// The checksum is to be computed after that.
-pub(crate) fn narrow(frame: &mut [u8]) {
-    let Some(transport) = Transport::of(frame).filter(|of| of.protocol == TCP) else {
-        return;
-    };
-    let header = &mut frame[transport.start..];
+fn narrow(header: &mut [u8]) {
     // The window of a SYN is in bytes.
     if header[FLAGS] & SYN == 0 {
         let window = u16::from_be_bytes([header[WINDOW], header[WINDOW + 1]]);
@@ -120,11 +115,14 @@ pub(crate) fn narrow(frame: &mut [u8]) {
 }
 
 /// Leaves checksum and segmentation of a frame to the switch: writes the pseudo-header's sum into
-/// it, and returns the header to go with it.
-pub(crate) fn leave(frame: &mut [u8], segment: Option<NonZeroU16>) -> NetHeader {
+/// it, and returns the header to go with it. `is_scaled`: windows are in units of several bytes.
+pub(crate) fn leave(frame: &mut [u8], segment: Option<NonZeroU16>, is_scaled: bool) -> NetHeader {
     let Some(transport) = Transport::of(frame) else {
         return NetHeader::default();
     };
+    if is_scaled && transport.protocol == TCP {
+        narrow(&mut frame[transport.start..]);
+    }
     let field = transport.start + transport.checksum();
     frame[field..field + 2].copy_from_slice(&transport.pseudo.fold().to_be_bytes());
     let mut header = NetHeader {
@@ -169,7 +167,7 @@ mod tests {
     #[test]
     fn what_is_left_can_be_completed() {
         let mut whole = frame(b"odd");
-        let header = leave(&mut whole, NonZeroU16::new(2));
+        let header = leave(&mut whole, NonZeroU16::new(2), false);
         assert!(header.needs_csum() && header.gso_type == GSO_TCPV4);
         assert_eq!((header.gso_size, header.hdr_len), (2, 54));
         assert!(is_intact(&header, &whole));
@@ -183,24 +181,17 @@ mod tests {
 
     #[test]
     fn windows_are_a_unit_narrower_but_for_those_of_a_syn() {
-        let window = |frame: &[u8]| u16::from_be_bytes([frame[48], frame[49]]);
-        let mut segment = frame(b"");
-        assert_eq!(window(&segment), 256);
-        narrow(&mut segment);
-        assert_eq!(window(&segment), 255);
-        segment[47] |= SYN;
-        narrow(&mut segment);
-        assert_eq!(window(&segment), 255);
-        segment[47] = 0x10;
-        segment[48..50].fill(0);
-        narrow(&mut segment);
-        assert_eq!(window(&segment), 0);
-        let whole = frame(b"");
-        for len in 0..whole.len() {
-            let mut part = whole[..len].to_vec();
-            narrow(&mut part);
-            assert_eq!(part, whole[..len], "{len} bytes");
-        }
+        let left = |flags: u8, window: u16, is_scaled: bool| {
+            let mut segment = frame(b"");
+            segment[47] = flags;
+            segment[48..50].copy_from_slice(&window.to_be_bytes());
+            leave(&mut segment, None, is_scaled);
+            u16::from_be_bytes([segment[48], segment[49]])
+        };
+        assert_eq!(left(0x10, 256, true), 255);
+        assert_eq!(left(0x10, 0, true), 0);
+        assert_eq!(left(0x10 | SYN, 256, true), 256);
+        assert_eq!(left(0x10, 256, false), 256);
     }
 
     #[test]
@@ -210,10 +201,10 @@ mod tests {
         for len in 0..whole.len() {
             let mut part = whole[..len].to_vec();
             assert!(is_intact(&none, &part), "{len} bytes");
-            assert_eq!(leave(&mut part, None), none, "{len} bytes");
+            assert_eq!(leave(&mut part, None, true), none, "{len} bytes");
         }
         let mut fragment = whole.clone();
         fragment[20] = 0x20;
-        assert_eq!(leave(&mut fragment, None), none);
+        assert_eq!(leave(&mut fragment, None, true), none);
     }
 }

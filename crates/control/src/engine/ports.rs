@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use channel::driving::UserNetwork;
 use channel::egress::{OutputConfig, SenderQos};
 use channel::limits::Limits;
 use channel::mirrors::Mirror;
@@ -81,8 +82,8 @@ pub(super) struct Ports {
     pub(super) limits: BTreeMap<PortId, Limits>,
     /// Scheduling of the ports.
     pub(super) qos: Qos,
-    /// The supervisor has networks of user ports.
-    pub(super) has_networks: bool,
+    /// The networks of user ports that the supervisor has.
+    pub(super) user_networks: Vec<(String, UserNetwork)>,
     /// The bytes that may wait in some interface are bounded.
     pub(super) has_rooms: bool,
     /// The CPU weights of drivers that were sent last, by the names of ports.

@@ -92,7 +92,8 @@ impl Gateway {
 
     /// Sends the segments that wait.
     pub(super) fn flush_segments(&mut self, now: Nanos) {
-        for run in std::mem::take(&mut self.segments.waiting) {
+        let mut waiting = std::mem::take(&mut self.segments.waiting);
+        for run in waiting.drain(..) {
             if let Some(event) = self.send_run(&run) {
                 let mut actions = Vec::new();
                 self.report(run.flow, event, now, &mut actions);
@@ -100,6 +101,8 @@ impl Gateway {
             }
             self.segments.recycle(run);
         }
+        // A report has no bytes sent, so that none wait but these.
+        self.segments.waiting = waiting;
     }
 
     /// Sends the segments of a connection that is about to be closed.

@@ -51,7 +51,7 @@ pub(super) fn resolvers(of: &UserNetwork) -> Vec<SocketAddr> {
     all.map(|ip| SocketAddr::new(*ip, dns::PORT)).collect()
 }
 
-/// Returns the stations of guests that are configured.
+/// Returns the stations of guests that are known by their ports.
 pub(super) fn stations(of: &UserNetwork) -> impl Iterator<Item = MacAddr> {
     of.guests.iter().filter_map(|guest| guest.mac.map(MacAddr))
 }

@@ -43,7 +43,7 @@ pub(super) struct Counts {
     pub(super) forwarded: u32,
 }
 
-/// Room that is kept for guests whose stations are configured: a guest may invent others.
+/// Room that is kept for guests whose stations are known by their ports: a guest may invent others.
 #[derive(Debug)]
 pub(super) struct Reserve {
     known: HashSet<MacAddr, Secret>,
@@ -144,7 +144,7 @@ impl Translator {
         })
     }
 
-    /// Keeps room for the guests at these stations, whose addresses are configured: half of all
+    /// Keeps room for the guests at these stations, whose addresses are known: half of all
     /// flows at most, in equal shares. However many stations others invent, they do not get it.
     pub fn reserve(&mut self, stations: impl IntoIterator<Item = MacAddr>) {
         let bounds = self.settings.bounds;

@@ -128,9 +128,8 @@ pub(super) async fn interfaces(engine: &Shared<'_>, target: &mut Target) -> Resu
     let had = engine.with(|e| {
         let networks = e.user_networks(&target.desired);
         // A supervisor of a former build, which no user port is under, does not know the message.
-        if !networks.is_empty() || e.ports.has_networks {
-            e.ports.has_networks = !networks.is_empty();
-            e.links.supervisor.set_user_networks(networks)?;
+        if !networks.is_empty() || !e.ports.user_networks.is_empty() {
+            e.set_user_networks(networks)?;
         }
         Ok::<_, io::Error>(e.links.supervisor.drivers(drivers))
     });
