@@ -78,15 +78,23 @@ impl TickRate {
     }
 }
 
+/// The cost of a batch, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BatchCost {
+    /// All of it, the part of its receivers included.
+    pub all: u64,
+    /// The part that its sender pays.
+    pub of_sender: u64,
+    /// The part of the notifications, which does not grow with the number of frames.
+    pub notifying: u64,
+}
+
 /// The last batch of a switch.
 #[derive(Debug, Default)]
 pub(crate) struct LastBatch {
     /// Its frames, plus a part for bytes.
     pub(crate) load: u64,
-    /// Its cycles, ticks.
-    pub(crate) cost: u64,
-    /// The part of them that its sender pays, ticks.
-    pub(crate) switching: u64,
+    pub(crate) cost: BatchCost,
     pub(crate) frames: usize,
     /// Whether it was cut for the sake of others, so that its sender may have more frames.
     pub(crate) more: bool,

@@ -27,7 +27,7 @@ use policy::{Action, Program};
 use port::counters::{Counters, Ticks};
 use port::{DropReason, Offload, PortId};
 
-use crate::forward::cycles::{self, BYTES_PER_LOAD, LastBatch, Meter};
+use crate::forward::cycles::{self, BYTES_PER_LOAD, BatchCost, LastBatch, Meter};
 use crate::forward::fabric::{Fabric, NO_PAIR};
 use crate::forward::flow_batch::Lookup;
 use crate::forward::mirror::Mirror;
@@ -241,8 +241,13 @@ impl<P: Port> Switch<P> {
         );
         self.fabric.flush();
         self.lookup.batch.clear();
-        self.fabric.release(id, pair);
-        let copying = self.meter.lap();
+        self.fabric.give_back(id, pair);
+        let mut copying = self.meter.lap();
+        self.last.cost.notifying = 0;
+        if self.fabric.notify() {
+            self.last.cost.notifying = self.meter.lap();
+            copying += self.last.cost.notifying;
+        }
         self.charge_batch(id, Ticks { switching, copying });
     }
 
@@ -348,11 +353,10 @@ impl<P: Port> Switch<P> {
         self.last.load
     }
 
-    /// Returns the cycles of the last batch in ticks: the part that its sender pays, and all,
-    /// including the part of its receivers.
+    /// Returns the cost of the last batch.
     #[must_use]
-    pub fn last_cost(&self) -> (u64, u64) {
-        (self.last.switching, self.last.cost)
+    pub fn last_cost(&self) -> BatchCost {
+        self.last.cost
     }
 
     /// Returns the number of frames of the last batch.
@@ -411,18 +415,18 @@ impl<P: Port> Switch<P> {
     fn charge_batch(&mut self, from: PortId, measured: Ticks) {
         let copied = self.fabric.has_receivers();
         let mut ticks = self.meter.bill(measured, self.last.load, copied);
-        self.last.cost = ticks.switching + ticks.copying;
+        self.last.cost.all = ticks.switching + ticks.copying;
         let backlogged = self.last.more.then_some(from);
         let receiver = self.fabric.charge_receivers(ticks.copying, backlogged);
         if receiver.is_some() {
             ticks.copying = 0;
         }
         ticks.switching += std::mem::take(&mut ticks.copying);
-        self.last.switching = ticks.switching;
+        self.last.cost.of_sender = ticks.switching;
         if receiver.is_some_and(|receiver| self.fabric.shares.charges_sender(receiver)) {
-            self.last.switching = self.last.cost;
+            self.last.cost.of_sender = self.last.cost.all;
         }
-        self.fabric.shares.spend(self.last.cost);
+        self.fabric.shares.spend(self.last.cost.all);
         self.fabric.counters.add_ticks(from, ticks);
     }
 

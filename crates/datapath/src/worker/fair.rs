@@ -17,7 +17,9 @@
 //! * A port without frames saves nothing up: its account advances with the virtual time.
 //!
 //! Besides, a batch is shorter while several pairs are active: a frame that arrives then waits for
-//! the batch before it, at most about [`QUANTUM`].
+//! the batch before it, at most about [`QUANTUM`] and its notifications. These cost the same for
+//! one frame as for many, and waking a guest may take longer than that: shorter batches would only
+//! mean more of them.
 
 #[cfg(test)]
 mod active_tests;
@@ -29,6 +31,7 @@ use std::time::Duration;
 use channel::keeping::ThreadSlot;
 use port::PortId;
 
+use crate::forward::cycles::BatchCost;
 use crate::forward::switch::{Switch, UpcallSink};
 use crate::ports::batch::{BATCH, BatchLimit};
 use crate::ports::port::Port;
@@ -211,26 +214,28 @@ impl FairQueue {
         }
     }
 
-    /// Charges a batch of `frames` to a port: the sender's part of its whole `cost`.
+    /// Charges a batch of `frames` to a port: the sender's part of its `cost`.
     #[inline]
-    fn charge(&mut self, port: PortId, (part, cost): (u64, u64), frames: usize) {
+    fn charge(&mut self, port: PortId, cost: BatchCost, frames: usize) {
         let (virtual_time, quantum) = (self.virtual_time, self.quantum);
         let account = self.account(port);
-        let parts = part
+        let parts = cost
+            .of_sender
             .saturating_mul(account.price)
             .saturating_add(account.rest);
         let price = parts / PARTS;
         account.rest = parts % PARTS;
         account.paid = account.paid.max(virtual_time) + price;
-        if cost > quantum {
+        let of_frames = cost.all.saturating_sub(cost.notifying);
+        if of_frames > quantum {
             // A division only for long batches.
-            account.frames = (frames as u64 * quantum / cost).max(1) as usize;
-        } else if frames >= account.frames && cost < quantum / 2 {
+            account.frames = (frames as u64 * quantum / of_frames).max(1) as usize;
+        } else if frames >= account.frames && of_frames < quantum / 2 {
             account.frames = (2 * account.frames).min(BATCH);
         }
         let paid = account.paid;
         self.see(port);
-        self.spent += cost;
+        self.spent += cost.all;
         self.least = self.least.min(paid);
         self.bound = price.max(self.bound - self.bound / SHRINK);
     }

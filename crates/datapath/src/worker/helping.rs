@@ -179,10 +179,10 @@ impl Worker {
                 .switch
                 .serve_chunk(pair, ms, &mut own.asked, &mut self.control);
             if let (Chunk::Done(_), Some(receiver)) = (piece, self.switch.last_receiver()) {
-                let (switching, all) = self.switch.last_cost();
+                let cost = self.switch.last_cost();
                 own.helper
                     .handoff
-                    .note_copies(slot, receiver, all - switching);
+                    .note_copies(slot, receiver, cost.all - cost.of_sender);
             }
             let next = own.next(slot, (piece, self.switch.last_load()), now);
             own.helper.handoff.done(slot, next);

@@ -167,7 +167,7 @@ fn end_capture(mut capture: Process, file: &Path) {
 #[test]
 fn no_page_is_touched_when_the_switch_dies() {
     let turn = turn();
-    let kills = repetitions("LASTHOP_IOMMU_KILLS", 8);
+    let kills = repetitions("LASTHOP_IOMMU_KILLS", 20);
     for (workers, (config, mode)) in [1, 2]
         .into_iter()
         .zip(layouts().into_iter().zip([Mode::Strict, Mode::OnDemand]))

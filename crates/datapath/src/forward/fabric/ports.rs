@@ -74,14 +74,26 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Returns the buffers of the sender and unlocks its queue, which is the last one that this
-    /// worker holds. Then all guests are notified.
+    /// worker holds: all guests can be notified then.
     #[inline]
-    pub(crate) fn release(&mut self, from: PortId, pair: u16) {
-        let calls = &mut self.notifications.calls;
+    pub(crate) fn give_back(&mut self, from: PortId, pair: u16) {
         if let Some(Some(slot)) = self.slots.get_mut(from.0 as usize) {
-            slot.port.release(pair, calls);
+            slot.port.release(pair, &mut self.notifications.calls);
         }
-        calls.send();
+    }
+
+    /// Notifies all guests that are to be notified. Returns whether there was one.
+    #[inline]
+    pub(crate) fn notify(&mut self) -> bool {
+        let any = !self.notifications.calls.is_empty();
+        self.notifications.calls.send();
+        any
+    }
+
+    /// Returns the sender's buffers and unlocks its queue, then notifies.
+    pub(crate) fn release(&mut self, from: PortId, pair: u16) {
+        self.give_back(from, pair);
+        self.notify();
     }
 
     /// Sends the deferred notifications that are due.

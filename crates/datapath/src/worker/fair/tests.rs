@@ -1,6 +1,7 @@
 //! Shares of ports, without threads and clocks: the tests set the cost of a batch.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use channel::records::{Answer, Upcall};
 use memory::Segment;
@@ -14,9 +15,26 @@ use wire::packet::Parsed;
 
 use super::*;
 use crate::ports::batch::Batch;
-use crate::ports::calls::PendingCalls;
+use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::payload::Outgoing;
 use crate::ports::port::Accepts;
+
+/// The cost of a batch that its sender pays.
+fn of_sender(ticks: u64) -> BatchCost {
+    BatchCost {
+        all: ticks,
+        of_sender: ticks,
+        notifying: 0,
+    }
+}
+
+/// The cost of a batch that its receivers pay but for one tick.
+fn of_receivers(ticks: u64) -> BatchCost {
+    BatchCost {
+        of_sender: 1,
+        ..of_sender(ticks)
+    }
+}
 
 /// The traffic of a port, for the accounts alone.
 #[derive(Clone, Debug)]
@@ -76,7 +94,7 @@ fn play(guests: &mut [Guest], rounds: usize) -> bool {
             }
             if has_frames {
                 let cost = guest.cost();
-                fair.charge(id(at), (cost, cost), 1);
+                fair.charge(id(at), of_sender(cost), 1);
                 guest.used += cost;
                 guest.batches += 1;
                 guest.next = round + 1 + guest.pause;
@@ -166,7 +184,7 @@ fn time_without_frames_is_not_saved_up() {
     let (busy, idle) = (PortId(0), PortId(1));
     for _ in 0..1000 {
         assert!(fair.is_eligible(busy));
-        fair.charge(busy, (1000, 1000), 1);
+        fair.charge(busy, of_sender(1000), 1);
         fair.end_round();
     }
     // Both are greedy now, and neither is ahead.
@@ -174,7 +192,7 @@ fn time_without_frames_is_not_saved_up() {
     for _ in 0..100 {
         for (at, port) in [busy, idle].into_iter().enumerate() {
             if fair.is_eligible(port) {
-                fair.charge(port, (1000, 1000), 1);
+                fair.charge(port, of_sender(1000), 1);
                 turns[at] += 1;
             }
         }
@@ -188,7 +206,7 @@ fn a_batch_is_as_long_as_its_frames_allow() {
     let mut fair = FairQueue::default();
     let port = PortId(0);
     let frames = |fair: &mut FairQueue| fair.account(port).frames;
-    fair.charge(port, (1, 1 << 40), 64);
+    fair.charge(port, of_receivers(1 << 40), 64);
     assert_eq!(
         frames(&mut fair),
         64,
@@ -198,24 +216,68 @@ fn a_batch_is_as_long_as_its_frames_allow() {
     // Each frame is flooded to a thousand ports: 50 us.
     for _ in 0..5 {
         let now = frames(&mut fair);
-        fair.charge(port, (1, now as u64 * 50_000), now);
+        fair.charge(port, of_receivers(now as u64 * 50_000), now);
     }
     assert_eq!(frames(&mut fair), 1);
     // Each frame takes 1 us: ten of them are enough, and a batch that was not full says nothing.
     for _ in 0..20 {
         let now = frames(&mut fair);
-        fair.charge(port, (1, now as u64 * 1000), now);
+        fair.charge(port, of_receivers(now as u64 * 1000), now);
     }
     let some = frames(&mut fair);
     assert!((5..=10).contains(&some), "{some}");
-    fair.charge(port, (1, 500), 1);
+    fair.charge(port, of_receivers(500), 1);
     assert_eq!(frames(&mut fair), some);
     // Small frames again.
     for _ in 0..8 {
         let now = frames(&mut fair);
-        fair.charge(port, (1, now as u64 * 50), now);
+        fair.charge(port, of_receivers(now as u64 * 50), now);
     }
     assert_eq!(frames(&mut fair), 64);
+}
+
+#[test]
+fn notifications_shorten_no_batch() {
+    let mut fair = FairQueue::default();
+    let port = PortId(0);
+    fair.set_ticks_per_second(1_000_000_000);
+    fair.charge(port, of_receivers(300_000), 30);
+    assert_eq!(fair.account(port).frames, 1, "an interruption");
+    // A frame takes 500 ns, and waking its receiver 20 us.
+    for _ in 0..20 {
+        let frames = fair.account(port).frames;
+        let cost = BatchCost {
+            notifying: 20_000,
+            ..of_receivers(frames as u64 * 500 + 20_000)
+        };
+        fair.charge(port, cost, frames);
+    }
+    let frames = fair.account(port).frames;
+    assert!((10..=20).contains(&frames), "{frames}");
+}
+
+#[test]
+fn notifications_are_measured_apart() {
+    /// Ticks between two readings of the counter without other work.
+    const READING: u64 = 7;
+    let mut scene = Scene::new(2, &[(0, 1, 100, 0)]);
+    scene.switch.measure_with(|| {
+        work(READING);
+        CLOCK.get()
+    });
+    let serve = |scene: &mut Scene| {
+        scene.switch.begin_batches();
+        assert!(scene.switch.serve(PortId(0), 0, 0, &mut NoUpcalls));
+        scene.switch.last_cost()
+    };
+    let silent = serve(&mut scene);
+    assert_eq!(silent.notifying, 0);
+    let event = sys::event::create().expect("an eventfd");
+    let receiver = scene.switch.port_mut(PortId(1)).expect("a port");
+    receiver.call = Some(Arc::new(CallFd::from(event)));
+    let notified = serve(&mut scene);
+    assert_eq!(notified.notifying, READING);
+    assert_eq!(notified.all, silent.all + READING);
 }
 
 thread_local! {
@@ -241,6 +303,8 @@ struct Sender {
     every: u64,
     /// The time of the next frame.
     next: u64,
+    /// Notified of each batch that it receives.
+    call: Option<Arc<CallFd>>,
 }
 
 impl Port for Sender {
@@ -281,7 +345,10 @@ impl Port for Sender {
         Ok(())
     }
 
-    fn flush(&mut self, _pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
+    fn flush(&mut self, _pair: u16, _now: u64, calls: &mut PendingCalls) -> Option<u64> {
+        if let Some(call) = &self.call {
+            calls.add(call);
+        }
         None
     }
 
@@ -323,6 +390,7 @@ impl Scene {
                 frame: udp(&Flow::v4(port as u8 + 1, to as u8 + 1), &vec![7; payload]),
                 every,
                 next: CLOCK.get(),
+                call: None,
             });
             switch.add_port(PortId(port), sender.unwrap_or_default());
         }
