@@ -7,6 +7,7 @@ pub mod budget;
 pub mod calls;
 pub mod coalescing;
 pub mod crash_record;
+pub mod faults;
 pub mod guest;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod loopback;

@@ -52,6 +52,7 @@ use crate::forward::cycles::TickRate;
 use crate::forward::egress::Output;
 use crate::forward::limits::PortLimits;
 use crate::forward::switch::Switch;
+use crate::ports::faults;
 use crate::ports::guest::GuestPort;
 use crate::ports::port::Port;
 use crate::worker::guests::{Guests, States};
@@ -166,6 +167,8 @@ struct Upkeep {
     last_resend: Instant,
     /// Lost mappings at the last check.
     lost_mappings: usize,
+    /// Faults at the last check.
+    faults: usize,
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -468,9 +471,7 @@ impl Worker {
             self.switch.set_ticks_per_second(ticks);
         }
         self.switch.expire(millis(now));
-        for (port, queue, fault) in self.switch.take_faults() {
-            self.events.notify(Notice::QueueFault(port, queue, fault));
-        }
+        self.check_faults();
         self.check_lost_memory();
         if self.switch.has_pending() && self.upkeep.last_resend.elapsed() >= RESEND_INTERVAL {
             self.upkeep.last_resend = Instant::now();
@@ -478,6 +479,21 @@ impl Worker {
             self.switch
                 .retry_overdue_upcalls(overdue, millis(now), &mut self.control);
             self.control.ring_bell();
+        }
+    }
+
+    /// Reports new faults. Before each sleep, so no queue is looked at while there is none.
+    fn check_faults(&mut self) {
+        let count = faults::count();
+        if self.upkeep.faults == count {
+            return;
+        }
+        let (found, all) = self.switch.take_faults();
+        if all {
+            self.upkeep.faults = count;
+        }
+        for (port, queue, fault) in found {
+            self.events.notify(Notice::QueueFault(port, queue, fault));
         }
     }
 

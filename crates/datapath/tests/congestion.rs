@@ -132,7 +132,7 @@ fn a_receiver_that_stops_reading_is_masked_until_it_reads() {
         assert_eq!(received(&mut scene.dead), for_dead);
         assert_eq!(scene.dropped(), (batches * for_dead) as u64);
         assert_eq!(scene.masked(), masked);
-        assert_eq!(scene.switch.take_faults(), Vec::new());
+        assert_eq!(scene.switch.take_faults(), (Vec::new(), true));
     }
 }
 

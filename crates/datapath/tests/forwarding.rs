@@ -132,6 +132,6 @@ proptest! {
         prop_assert_eq!((there.to_guest.packets, there.to_guest.bytes), (n as u64, bytes));
         prop_assert_eq!(there.drops.iter().sum::<u64>(), 0);
         prop_assert_eq!(counters.read(FROM).from_guest.packets, n as u64);
-        prop_assert_eq!(switch.take_faults(), Vec::new());
+        prop_assert_eq!(switch.take_faults(), (Vec::new(), true));
     }
 }

@@ -588,16 +588,17 @@ impl Switch<GuestPort> {
         (lost, all)
     }
 
-    /// Returns the queues whose guests violated the protocol since the last call: port, queue
-    /// index, fault.
-    pub fn take_faults(&mut self) -> Vec<(PortId, u16, GuestFault)> {
-        let mut faults = Vec::new();
+    /// Returns the queues whose guests violated the protocol since the last call (port, queue
+    /// index, fault), and whether all queues were looked at: other workers may have locked some.
+    pub fn take_faults(&mut self) -> (Vec<(PortId, u16, GuestFault)>, bool) {
+        let (mut faults, mut all) = (Vec::new(), true);
         for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
-            while let Some((queue, fault)) = slot.as_mut().and_then(|s| s.port.take_fault()) {
+            let Some(slot) = slot else { continue };
+            while let Some((queue, fault)) = slot.port.take_fault(&mut all) {
                 faults.push((PortId(id as u32), queue, fault));
             }
         }
-        faults
+        (faults, all)
     }
 
     /// Subscribes to block events of the guests with deferred notifications. Returns `true` when

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::faults;
 use super::watchdog::Doorbells;
 
 /// Call descriptor of a queue: an eventfd by which its guest is notified.
@@ -37,8 +38,9 @@ impl CallFd {
 
     /// Notifies the guest, unless a descriptor of its connection has blocked.
     fn ring(&self) {
-        if self.doorbells.ring(&self.event).is_err() {
-            self.blocked.store(true, Ordering::Relaxed);
+        if self.doorbells.ring(&self.event).is_err() && !self.blocked.swap(true, Ordering::Relaxed)
+        {
+            faults::note();
         }
     }
 

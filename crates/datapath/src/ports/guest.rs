@@ -180,7 +180,7 @@ impl GuestPort {
         if self.with_queue(from, by_guest) == Some(true)
             && self.with_queue(to, silent).unwrap_or(true)
         {
-            self.with_queue(from, |queue| queue.fault = Some(GuestFault::NotShared));
+            self.with_queue(from, |queue| queue.fail(GuestFault::NotShared));
         }
     }
 
@@ -200,12 +200,13 @@ impl GuestPort {
     }
 
     /// Returns the next queue with a new fault. Each fault is returned once. Queues that another
-    /// worker has locked are skipped.
-    pub fn take_fault(&mut self) -> Option<(u16, GuestFault)> {
+    /// worker has locked are skipped: then `all` is set to false.
+    pub fn take_fault(&mut self, all: &mut bool) -> Option<(u16, GuestFault)> {
         let mut queues = self.queues.iter_mut().enumerate();
         let found = queues.find_map(|(at, queue)| {
-            let fault = queue.as_mut()?.try_with(GuestQueue::take_fault)??;
-            Some((at as u16, fault))
+            let looked = queue.as_mut()?.try_with(GuestQueue::take_fault);
+            *all &= looked.is_some();
+            Some((at as u16, looked??))
         });
         if found.is_some() {
             self.count_pairs();

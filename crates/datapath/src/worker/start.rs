@@ -129,6 +129,7 @@ fn prepare(
             last_tick: Duration::ZERO,
             last_resend: now,
             lost_mappings: 0,
+            faults: 0,
         },
     };
     Ok((worker, handle))

@@ -22,6 +22,7 @@ use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
+use crate::ports::faults;
 use crate::ports::payload::Outgoing;
 
 /// Length of an Ethernet header, the minimum of a frame.
@@ -173,13 +174,19 @@ impl GuestQueue {
 
     pub(super) fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         if let Err(fault) = self.queue.set_memory(Arc::clone(memory)) {
-            self.fault = Some(fault.into());
+            self.fail(fault.into());
         }
         self.logged = memory.log().is_some();
     }
 
-    fn stop(&mut self, fault: GuestFault) -> DropReason {
+    /// Stops the queue for a fault.
+    pub(super) fn fail(&mut self, fault: GuestFault) {
         self.fault = Some(fault);
+        faults::note();
+    }
+
+    fn stop(&mut self, fault: GuestFault) -> DropReason {
+        self.fail(fault);
         DropReason::ReceiverDown
     }
 
@@ -284,7 +291,7 @@ impl GuestQueue {
             chains: &mut self.chains,
         };
         if let Err(fault) = self.queue.take_all_readable(&mut taken, limit, prefetch) {
-            self.fault = Some(fault.into());
+            self.fail(fault.into());
         }
         self.used |= !self.chains.is_empty();
     }
@@ -304,7 +311,7 @@ impl GuestQueue {
             };
             if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
                 if !self.is_not_granted(at) {
-                    self.fault = Some(fault);
+                    self.fail(fault);
                     return self.leave_from(at);
                 }
                 batch.drop_taken(DropReason::NotGranted, 0);
