@@ -482,7 +482,7 @@ impl Worker {
         }
     }
 
-    /// Reports new faults. Before each sleep, so no queue is looked at while there is none.
+    /// Reports new faults. To be called before each sleep: no queue is looked at without one.
     fn check_faults(&mut self) {
         let count = faults::count();
         if self.upkeep.faults == count {

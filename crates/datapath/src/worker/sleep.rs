@@ -280,7 +280,9 @@ impl Worker {
         if !answers.is_none_or(shared::Receiver::prepare_sleep) {
             return;
         }
-        self.tick(now);
+        // The pass has done the rest of a tick, if one was due.
+        self.check_faults();
+        self.check_lost_memory();
         let parked = self.switch.has_pending().then_some(TICK_INTERVAL);
         let suppressed = self.suppressed.next();
         let looked_at = self.pacing.kicks.prepare_sleep();
