@@ -32,6 +32,8 @@ const NANOS_PER_MICRO: u64 = 1000;
 /// Opportunities that are skipped after the first failure; twice as many after each further one.
 const SKIPS: u32 = 8;
 const MAX_SKIPS: u32 = 1024;
+/// Failures that count at most: more would skip no more, and would have to be made good one by one.
+const MAX_FAILURES: u32 = (MAX_SKIPS / SKIPS).ilog2();
 
 /// The joint state of the vCPUs that serve a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,7 +161,7 @@ impl Rules {
 /// The record of earlier trials: whether a measure pays.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct TrialRecord {
-    /// Failures less successes.
+    /// Failures less successes, [`MAX_FAILURES`] at most.
     failures: u32,
     /// The number of opportunities to skip.
     skips: u32,
@@ -179,9 +181,8 @@ impl TrialRecord {
             self.failures = self.failures.saturating_sub(1);
             return;
         }
-        let doublings = self.failures.min(MAX_SKIPS.ilog2());
-        self.skips = (SKIPS << doublings).min(MAX_SKIPS);
-        self.failures = self.failures.saturating_add(1);
+        self.skips = SKIPS << self.failures;
+        self.failures = (self.failures + 1).min(MAX_FAILURES);
     }
 }
 
@@ -226,6 +227,29 @@ mod tests {
     fn the_first_frame_after_silence_never_waits() {
         assert_eq!(wait(1, None, 5, Activity::Running), None);
         assert_eq!(wait(1, Some(5), 200_000, Activity::Running), None);
+    }
+
+    /// Offers so many opportunities, of which nine of ten pay or none. Returns how many it took.
+    fn trials(record: &mut TrialRecord, chances: u32, pays: bool) -> u32 {
+        let mut count = 0;
+        for _ in 0..chances {
+            if record.should_try() {
+                count += 1;
+                record.learn(pays && count % 10 != 0);
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_long_time_in_which_trials_failed_is_forgotten_soon() {
+        let (mut new, mut old) = (TrialRecord::default(), TrialRecord::default());
+        assert!(trials(&mut old, 1_000_000, false) < 1000);
+        let [of_new, of_old] = [&mut new, &mut old].map(|record| trials(record, 20_000, true));
+        assert!(
+            of_old > 9_000 && of_new.abs_diff(of_old) < 2_000,
+            "{of_new} {of_old}"
+        );
     }
 
     #[test]
