@@ -23,18 +23,23 @@ use channel::limits::{Limit, Limits, Rate};
 use wire::MacAddr;
 
 use bucket::{Bucket, Grant, Nanos};
+use sync::{AtomicU64, Ordering::Relaxed};
 
 use crate::ports::budget::{Budget, Cost, Share};
 
 /// Minimum wait of a sender, nanoseconds, so that there is a batch to send then; or half of the
 /// time in which the bucket fills, so that no tokens are lost.
 const MIN_WAIT: Nanos = 500_000;
+/// Wait of a sender whose tokens another worker has, nanoseconds: about as long as that has them.
+const RETRY: Nanos = 1000;
 
 /// Buckets of one direction.
 #[derive(Debug)]
 struct Limiter {
     packets: Option<Bucket>,
     bits: Option<Bucket>,
+    /// Grants that are not settled yet.
+    grants: AtomicU64,
 }
 
 impl Limiter {
@@ -42,12 +47,15 @@ impl Limiter {
         let limiter = Self {
             packets: limit.packets.map(Bucket::new),
             bits: limit.bits.map(Bucket::new),
+            grants: AtomicU64::new(0),
         };
         (limit != Limit::default()).then_some(limiter)
     }
 
     /// Takes all available tokens; `None` if there are none.
     fn grant(&self, now: Nanos) -> Option<Budget> {
+        // Before the tokens are missing to others.
+        self.grants.fetch_add(1, Relaxed);
         let share = |bucket: &Option<Bucket>| match bucket {
             None => Share::ENDLESS,
             Some(bucket) => {
@@ -76,9 +84,11 @@ impl Limiter {
                 bucket.settle(share.granted, share.used);
             }
         }
+        self.grants.fetch_sub(1, Relaxed);
     }
 
-    /// Returns the time at which there are enough tokens for this cost.
+    /// Returns the time at which there are enough tokens for this cost, and for a batch. If another
+    /// worker has some, or has just given them back, that is soon.
     fn ready_at(&self, cost: Cost, now: Nanos) -> Nanos {
         let buckets = [(&self.packets, cost.packets), (&self.bits, cost.bits)];
         let each = buckets.into_iter().filter_map(|(bucket, need)| {
@@ -88,6 +98,9 @@ impl Limiter {
         let (ready, pause) = each.fold((0, MIN_WAIT), |(ready, pause), (at, fills_in)| {
             (at.max(ready), pause.min(fills_in / 2))
         });
+        if ready <= now || self.grants.load(Relaxed) > 0 {
+            return now + RETRY;
+        }
         ready.max(now + pause)
     }
 

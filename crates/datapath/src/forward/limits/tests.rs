@@ -4,7 +4,7 @@ use channel::limits::{Limit, Limits, Rate};
 use proptest::prelude::*;
 
 use super::bucket::Bucket;
-use super::{Limiter, PortLimits};
+use super::{Limiter, MIN_WAIT, PortLimits, RETRY};
 use crate::ports::budget::{Cost, Share};
 
 const SECOND: u128 = 1_000_000_000;
@@ -219,6 +219,37 @@ fn a_batch_gets_what_there_is_and_waits_for_its_next_frame() {
     assert_eq!(limits.grant(35_000_000), Err(36_000_000));
     let slow = PortLimits::new(Limits::default());
     assert!(slow.is_none(), "without limits there is nothing");
+}
+
+#[test]
+fn a_worker_does_not_pause_a_sender_for_tokens_that_another_one_gives_back() {
+    let limits = PortLimits::new(Limits {
+        from_guest: Limit {
+            packets: None,
+            bits: Some(rate(1_000_000_000, 10_000_000)),
+        },
+        ..Limits::default()
+    });
+    let (limits, now) = (limits.unwrap(), SECOND as u64);
+    let frame = Cost {
+        packets: 1,
+        bits: 12_112,
+    };
+    let mut one = limits.grant(now).unwrap().unwrap();
+    assert_eq!(limits.grant(now), Err(now + RETRY));
+    // A few tokens have come since.
+    let mut other = limits.grant(now + 100).unwrap().unwrap();
+    assert!(!other.admit(frame));
+    assert_eq!(limits.settle(&other, now + 100), Some(now + 100 + RETRY));
+    // The same, and they are given back meanwhile.
+    let mut other = limits.grant(now + 200).unwrap().unwrap();
+    assert!(one.admit(frame) && !other.admit(frame));
+    assert_eq!(limits.settle(&one, now + 200), None);
+    assert_eq!(limits.settle(&other, now + 200), Some(now + 200 + RETRY));
+    // None has them, but they are used up.
+    let mut last = limits.grant(now + 300).unwrap().unwrap();
+    while last.admit(frame) {}
+    assert_eq!(limits.settle(&last, now + 300), Some(now + 300 + MIN_WAIT));
 }
 
 #[test]
