@@ -81,6 +81,18 @@ struct Sleeper {
     interests: Vec<Interest>,
     /// It is to become the leader.
     is_called: bool,
+    /// It was woken, and may not run yet.
+    is_woken: bool,
+}
+
+impl Sleeper {
+    /// Wakes it, once: what is there for it may stay there through many calls of others.
+    fn wake(&mut self) {
+        if !std::mem::replace(&mut self.is_woken, true) {
+            // Full only if it is awake anyway.
+            let _ = sys::event::ring(&*self.event);
+        }
+    }
 }
 
 /// The thread that sleeps on the call.
@@ -159,6 +171,13 @@ fn now() -> Duration {
     sys::time::monotonic()
 }
 
+fn is_ready(stack: &Stack<Link>, interests: &[Interest]) -> bool {
+    interests.iter().any(|interest| {
+        let is_new = |known| stack.changes(interest.id) != known;
+        interest.known.is_none_or(is_new) && stack.ready(interest.id, interest.events) != 0
+    })
+}
+
 fn reads(fd: impl AsFd) -> pollfd {
     pollfd {
         fd: fd.as_fd().as_raw_fd(),
@@ -200,20 +219,16 @@ impl State {
         }
     }
 
-    fn wake(&self) {
-        for sleeper in &self.sleepers {
-            if self.is_ready(&sleeper.interests) {
-                // Full only if it is awake anyway.
-                let _ = sys::event::ring(&*sleeper.event);
+    fn wake(&mut self) {
+        for sleeper in &mut self.sleepers {
+            if is_ready(&self.stack, &sleeper.interests) {
+                sleeper.wake();
             }
         }
     }
 
     fn is_ready(&self, interests: &[Interest]) -> bool {
-        interests.iter().any(|interest| {
-            let is_new = |known| self.stack.changes(interest.id) != known;
-            interest.known.is_none_or(is_new) && self.stack.ready(interest.id, interest.events) != 0
-        })
+        is_ready(&self.stack, interests)
     }
 
     /// Another sleeper becomes the leader, if there is none.
@@ -224,7 +239,7 @@ impl State {
         match self.sleepers.first_mut() {
             Some(next) => {
                 next.is_called = true;
-                let _ = sys::event::ring(&*next.event);
+                next.wake();
             }
             None => self.call_service(),
         }
@@ -620,6 +635,7 @@ impl Net {
             event: Arc::clone(own),
             interests: interests.to_vec(),
             is_called: false,
+            is_woken: false,
         });
         Some((sleep, is_leader))
     }
@@ -748,5 +764,25 @@ fn block_signals() {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleeper_is_woken_once() {
+        let event = Arc::new(sys::event::create().expect("an eventfd"));
+        let mut sleeper = Sleeper {
+            event: Arc::clone(&event),
+            interests: Vec::new(),
+            is_called: false,
+            is_woken: false,
+        };
+        (0..3).for_each(|_| sleeper.wake());
+        let mut count = [0; 8];
+        rustix::io::read(&*event, &mut count).expect("it is readable");
+        assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }
