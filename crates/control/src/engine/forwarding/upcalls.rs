@@ -14,8 +14,10 @@ use channel::shared::Receiver;
 
 use port::PortId;
 
-/// Upcalls of one port that are queued: more than a switch of four workers has open at a time.
-const PER_PORT: usize = 256;
+/// Upcalls of one port that are queued: as many as a switch of eight workers has open at a time,
+/// which is the most without a configured number. One that is discarded waits for its repetition,
+/// and finds the queue full again as long as its port has others.
+const PER_PORT: usize = 512;
 /// Upcalls of all ports that are queued.
 const TOTAL: usize = 1 << 15;
 /// Upcalls read from the ring at a time: more than it holds.
