@@ -191,7 +191,8 @@ impl AdaptivePoll {
         match std::mem::replace(&mut self.state, State::Busy) {
             State::Polling { since } => {
                 self.poll_succeeded = true;
-                self.learn(now.saturating_sub(since));
+                // A thread that was interrupted has not polled for longer than that.
+                self.learn(now.saturating_sub(since).min(2 * self.cost));
             }
             State::Asleep {
                 since,

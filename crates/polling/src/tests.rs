@@ -150,6 +150,16 @@ fn a_change_is_followed_within_a_few_spells() {
 }
 
 #[test]
+fn an_interrupted_spell_counts_as_one_in_vain() {
+    let mut worker = Worker::new(us(10));
+    worker.steady(us(1), 10_000);
+    let now = worker.now;
+    assert_eq!(worker.poll.found_nothing(now, None), Next::Poll);
+    worker.poll.found_frames(now + us(10_000));
+    assert!(worker.poll.polling < us(4), "{:?}", worker.poll);
+}
+
+#[test]
 fn the_end_of_all_traffic_costs_one_polled_spell() {
     let mut worker = Worker::new(us(10));
     worker.steady(us(1), 10_000);
