@@ -19,7 +19,9 @@
 //!         '--------- no frames ---------^                     costs
 //! ```
 //! A sleep hides how short the wait could have been, because the wake-up takes time: after
-//! `SLEEPS_PER_TRIAL` short sleeps in a row the worker polls through one spell on trial.
+//! `SLEEPS_PER_TRIAL` short sleeps in a row the worker polls through one spell on trial. While it
+//! only polls, nothing shows what a sleep costs by now: after `SPELLS_PER_SLEEP` spells it sleeps
+//! through one.
 //!
 //! The decision is one of the worker, not of a queue: the core sleeps only when all queues are
 //! empty, so the relevant gaps are those between frames of any queue. This module reads no clock.
@@ -41,6 +43,11 @@ pub enum Poll {
 /// Short sleeps before a trial, in which the worker polls through a spell. A trial costs at most
 /// one sleep more.
 const SLEEPS_PER_TRIAL: u32 = 16;
+/// Polled spells before one that is slept through, where polling is not far cheaper: only a sleep
+/// shows what a sleep costs. It may have been more before, with fewer frames and colder caches.
+const SPELLS_PER_SLEEP: u32 = 1024;
+/// Polling that costs less than this part of a sleep is far cheaper: a fourth.
+const FAR_CHEAPER: u32 = 4;
 /// Limit of a wake-up's duration, microseconds: a longer sleep was long without it, and is no
 /// reason for a trial.
 const MAX_WAKE_UP: Duration = Duration::from_micros(500);
@@ -92,6 +99,8 @@ pub struct AdaptivePoll {
     sleeps: u32,
     /// The last polled spell ended in time.
     poll_succeeded: bool,
+    /// Spells to be polled before one is slept through.
+    until_sleep: u32,
 }
 
 impl AdaptivePoll {
@@ -105,6 +114,7 @@ impl AdaptivePoll {
             polling: INITIAL_COST,
             sleeps: 0,
             poll_succeeded: false,
+            until_sleep: SPELLS_PER_SLEEP,
         }
     }
 
@@ -115,6 +125,8 @@ impl AdaptivePoll {
         Self {
             cost,
             polling: cost,
+            // That cost is not measured.
+            until_sleep: u32::MAX,
             ..Self::new(Poll::Adaptive)
         }
     }
@@ -143,7 +155,7 @@ impl AdaptivePoll {
             State::Busy if asleep.is_some_and(|asleep| asleep >= 2 * self.cost) => {
                 self.sleep(now, true)
             }
-            State::Busy if self.polling_pays() => {
+            State::Busy if self.polling_pays() && self.until_sleep > 0 => {
                 self.state = State::Polling { since: now };
                 Next::Poll
             }
@@ -184,6 +196,7 @@ impl AdaptivePoll {
 
     fn sleep(&mut self, since: Duration, counted: bool) -> Next {
         self.state = State::Asleep { since, counted };
+        self.until_sleep = self.until_sleep.max(SPELLS_PER_SLEEP);
         Next::Sleep
     }
 
@@ -193,6 +206,9 @@ impl AdaptivePoll {
                 self.poll_succeeded = true;
                 // A thread that was interrupted has not polled for longer than that.
                 self.learn(now.saturating_sub(since).min(2 * self.cost));
+                if self.polling * FAR_CHEAPER > self.cost {
+                    self.until_sleep = self.until_sleep.saturating_sub(1);
+                }
             }
             State::Asleep {
                 since,

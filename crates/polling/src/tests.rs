@@ -184,6 +184,17 @@ fn the_cost_of_a_sleep_is_measured() {
 }
 
 #[test]
+fn a_cost_that_has_become_less_is_found_out_while_polling_succeeds() {
+    let mut worker = Worker::new(us(5));
+    (0..100).for_each(|_| worker.poll.slept(us(20)));
+    let first = worker.steady(us(25), 1000);
+    assert_eq!(first.sleeps, 0, "cheaper than sleeping was");
+    worker.steady(us(25), 20 * SPELLS_PER_SLEEP as usize);
+    let then = worker.steady(us(25), 1000);
+    assert!(then.total() <= then.optimum * 5 / 4, "{then:?}");
+}
+
+#[test]
 fn a_worker_that_always_polls_never_sleeps() {
     let mut poll = AdaptivePoll::new(Poll::Always);
     for second in 0..100 {
