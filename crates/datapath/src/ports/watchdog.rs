@@ -25,8 +25,10 @@ use rustix::process::{Pid, Signal};
 /// Interval between two checks, milliseconds. A front end can block a thread for at most twice this
 /// time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
-/// Checks without a write after which the watchdog sleeps until the next one.
-const IDLE_CHECKS: u32 = 100;
+/// Checks without a write after which the watchdog sleeps until the next one. Few, because each is
+/// a wake-up, also where a guest is notified some times a second; and more than a pause between two
+/// batches takes, because the write that ends a sleep costs its thread a system call more.
+const IDLE_CHECKS: u32 = 8;
 
 /// The error of a write that the front end made block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
