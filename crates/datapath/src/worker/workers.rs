@@ -6,6 +6,7 @@
 //! fewest pairs as its home, and [`Workers::balance`] moves pairs when the load is uneven.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -418,10 +419,19 @@ struct Move {
 /// Chooses the pair to move, by the load of each pair since the last check.
 fn plan(loads: &[Vec<(Pair, u64)>]) -> Option<Move> {
     let total = |worker: &usize| loads[*worker].iter().map(|(_, load)| load).sum::<u64>();
-    let from = (0..loads.len()).max_by_key(total)?;
     let to = (0..loads.len()).min_by_key(total)?;
-    let gap = total(&from) - total(&to);
-    if total(&from) < MIN_LOAD || gap < total(&from) / 4 {
+    let mut all: Vec<usize> = (0..loads.len()).collect();
+    all.sort_by_key(|worker| Reverse(total(worker)));
+    // One whose load is that of a single pair has none to give away, but others may have.
+    all.into_iter()
+        .find_map(|from| plan_between(loads, from, to))
+}
+
+/// Chooses the pair to move between two workers.
+fn plan_between(loads: &[Vec<(Pair, u64)>], from: usize, to: usize) -> Option<Move> {
+    let total = |worker: usize| loads[worker].iter().map(|(_, load)| load).sum::<u64>();
+    let gap = total(from) - total(to);
+    if total(from) < MIN_LOAD || gap < total(from) / 4 {
         return None;
     }
     let left = |load: u64| gap.abs_diff(2 * load);
@@ -456,6 +466,14 @@ mod tests {
         ]));
         let pair = (PortId(1), 0);
         let (from, to) = (0, 1);
+        assert_eq!(planned, Some(Move { pair, from, to }));
+    }
+
+    #[test]
+    fn a_worker_with_a_single_pair_does_not_keep_others_from_moving() {
+        let planned = plan(&loads(&[&[1_000_000], &[500_000, 100_000, 300_000], &[]]));
+        let pair = (PortId(1), 0);
+        let (from, to) = (1, 2);
         assert_eq!(planned, Some(Move { pair, from, to }));
     }
 
