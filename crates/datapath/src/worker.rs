@@ -111,7 +111,7 @@ pub struct Worker {
     number: usize,
     /// Handles of all workers, where there are several.
     all: Vec<WorkerHandle>,
-    /// Load of each pair, where there are several workers.
+    /// Time of each pair's batches since the last check, ticks, where there are several workers.
     loads: BTreeMap<(PortId, u16), u64>,
     active: ActivePairs,
     suppressed: SuppressedKicks,
@@ -169,6 +169,8 @@ struct Upkeep {
     lost_mappings: usize,
     /// Faults at the last check.
     faults: usize,
+    /// Ticks of all batches when the last one was counted for its pair.
+    counted: u64,
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -308,13 +310,15 @@ impl Worker {
         self.loads.remove(&(port, pair));
     }
 
-    /// Returns the load of each pair since the last call: frames, plus a part for the bytes of long
-    /// ones.
+    /// Returns the load of each pair since the last call: the time of its batches, microseconds. A
+    /// frame that wakes a guest takes as much of it as fifty others.
     pub fn take_loads(&mut self) -> Vec<((PortId, u16), u64)> {
+        let ticks = self.upkeep.tick_rate.ticks_per_second(Instant::now());
+        let per_micro = (ticks.unwrap_or(0) / 1_000_000).max(1);
         // Entries stay, so that counting allocates nothing in the data path.
         let loads = self.loads.iter_mut();
         loads
-            .map(|(pair, load)| (*pair, std::mem::take(load)))
+            .map(|(pair, load)| (*pair, std::mem::take(load) / per_micro))
             .filter(|(_, load)| *load > 0)
             .collect()
     }
@@ -610,7 +614,8 @@ impl Worker {
     fn note_batch(&mut self, pair: (PortId, u16)) {
         self.assignments.note_batch(&self.switch, pair);
         if let Some(load) = self.loads.get_mut(&pair) {
-            *load += self.switch.last_load();
+            let busy = self.switch.busy();
+            *load += busy.saturating_sub(std::mem::replace(&mut self.upkeep.counted, busy));
         }
     }
 

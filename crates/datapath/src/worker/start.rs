@@ -130,6 +130,7 @@ fn prepare(
             last_resend: now,
             lost_mappings: 0,
             faults: 0,
+            counted: 0,
         },
     };
     Ok((worker, handle))

@@ -32,8 +32,8 @@ use crate::worker::idle::helper::Help;
 use crate::worker::idle::helper::Helpers;
 use crate::worker::{self, Notices, Worker, WorkerHandle};
 
-/// Load of a worker, in frames between two checks, below which no pair is moved: the worker has
-/// time to spare.
+/// Load of a worker, microseconds of the second between two checks, below which no pair is moved:
+/// the worker has time to spare.
 const MIN_LOAD: u64 = 100_000;
 
 /// A queue pair of a port.
