@@ -73,6 +73,9 @@ use suppressed_kicks::SuppressedKicks;
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval between two resends of open upcalls, and their least age, milliseconds.
 const RESEND_INTERVAL: Duration = Duration::from_millis(100);
+/// Least age of upcalls that are sent again while control answers others, milliseconds: they wait
+/// for their turn there, and each repetition would make all wait longer.
+const BUSY_AGE: Duration = Duration::from_millis(500);
 /// Rounds of a pass, after which kicks of other queues are checked.
 const ROUNDS_PER_PASS: u32 = 16;
 
@@ -165,6 +168,8 @@ struct Upkeep {
     /// Since the worker started.
     last_tick: Duration,
     last_resend: Instant,
+    /// Control has answered since then.
+    answered: bool,
     /// Lost mappings at the last check.
     lost_mappings: usize,
     /// Faults at the last check.
@@ -479,9 +484,12 @@ impl Worker {
         self.check_lost_memory();
         if self.switch.has_pending() && self.upkeep.last_resend.elapsed() >= RESEND_INTERVAL {
             self.upkeep.last_resend = Instant::now();
-            let overdue = RESEND_INTERVAL.as_millis() as u64;
+            let overdue = match std::mem::take(&mut self.upkeep.answered) {
+                true => BUSY_AGE,
+                false => RESEND_INTERVAL,
+            };
             self.switch
-                .retry_overdue_upcalls(overdue, millis(now), &mut self.control);
+                .retry_overdue_upcalls(millis(overdue), millis(now), &mut self.control);
             self.control.ring_bell();
         }
     }
@@ -727,6 +735,7 @@ impl Worker {
     fn follow(&mut self, answer: Answer) {
         let now = self.upkeep.started.elapsed();
         self.pacing.answers.found_frames(now);
+        self.upkeep.answered = true;
         self.switch.set_clock(nanos(now));
         self.switch.answer(answer, millis(now));
     }

@@ -128,6 +128,7 @@ fn prepare(
             tick_rate: TickRate::start(),
             last_tick: Duration::ZERO,
             last_resend: now,
+            answered: false,
             lost_mappings: 0,
             faults: 0,
             counted: 0,
