@@ -9,7 +9,7 @@ use channel::user_reports::UserPage;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketFlags, SocketType, connect, connect_unspec, getsockname,
+    AddressFamily, Shutdown, SocketFlags, SocketType, bind, connect, connect_unspec, getsockname,
     shutdown, socket_with, sockopt,
 };
 use usernet::{Failure, Family, FlowId, Nanos, Peek, Peeked, RECORD_LEN};
@@ -516,7 +516,7 @@ fn estimated_room(fd: &OwnedFd) -> u32 {
     size.saturating_sub(used)
 }
 
-/// The host's own addresses: those from which it would send to them. Guests reach none of them.
+/// The host's own addresses. Guests reach none of them.
 #[derive(Debug, Default)]
 struct OwnAddresses {
     /// Addresses that are not the host's, and until when that holds.
@@ -527,6 +527,9 @@ impl OwnAddresses {
     fn contains(&mut self, address: IpAddr, now: Nanos) -> Result<bool, Errno> {
         if self.others.get(&address).is_some_and(|until| now < *until) {
             return Ok(false);
+        }
+        if can_be_source(address)? {
+            return Ok(true);
         }
         // Nothing is sent: a datagram socket only finds its way.
         let probe = open(address, SocketType::DGRAM)?;
@@ -540,5 +543,33 @@ impl OwnAddresses {
         }
         self.others.insert(address, now.saturating_add(KNOWN));
         Ok(false)
+    }
+}
+
+/// Returns whether the system sends from an IPv4 address to itself. Of several addresses of a
+/// network it sends to all from the first, unless a socket has chosen: the source that it would
+/// choose names that one only. Where `net.ipv4.ip_nonlocal_bind` permits any address, no way leads
+/// from those of others. IPv6 chooses the address itself (RFC 6724, section 5, rule 1).
+fn can_be_source(address: IpAddr) -> Result<bool, Errno> {
+    if address.is_ipv6() {
+        return Ok(false);
+    }
+    let probe = open(address, SocketType::DGRAM)?;
+    let bound = bind(&probe, &SocketAddr::new(address, 0));
+    let found = bound.and_then(|()| connect(&probe, &SocketAddr::new(address, DISCARD)));
+    Ok(found.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The system sends to all addresses of loopback from the first, as to all of any network.
+    #[test]
+    fn every_address_of_the_host_is_its_own() {
+        let mut own = OwnAddresses::default();
+        for address in ["127.0.0.1", "127.0.0.2"] {
+            assert_eq!(own.contains(address.parse().unwrap(), 0), Ok(true), "{address}");
+        }
     }
 }
