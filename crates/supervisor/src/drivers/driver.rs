@@ -223,6 +223,12 @@ impl Driver {
         self.child.as_ref().is_some_and(Child::is_alive)
     }
 
+    /// Returns whether it has died and was not reaped.
+    fn has_died(&mut self) -> bool {
+        let child = self.child.as_mut();
+        child.is_some_and(|child| child.has_died().is_some())
+    }
+
     /// Polls the driver. Returns the answer to a dial, if there is one.
     pub(super) fn poll(&mut self, binaries: &Binaries, groups: &mut DriverGroups) -> Option<Reply> {
         self.receive();
@@ -278,8 +284,11 @@ impl Driver {
                 return;
             };
             let Some(request) = self.handle_flows(request, fds) else {
-                // One in a turn: others have theirs between.
-                return;
+                // One in a turn: others have theirs between. One that has died sends no more.
+                match self.has_died() {
+                    true => continue,
+                    false => return,
+                }
             };
             match request {
                 SupervisorRequest::Pong(counters) if self.on_heartbeat_reply() => {
@@ -402,7 +411,12 @@ impl Driver {
             if !self.has_stopped() {
                 return;
             }
-        } else if let Some(status) = self.child.as_mut().and_then(Child::reap) {
+        } else if self.has_died() {
+            // Flows that it has handed over last are its successor's.
+            self.receive();
+            let Some(status) = self.child.as_mut().and_then(Child::reap) else {
+                return;
+            };
             let process = format!("driver {}", self.spec.name);
             let restarts = self.child.as_ref().map_or(0, |child| child.info().restarts);
             let what = process_events::ended(process, &status, restarts);
@@ -664,4 +678,31 @@ fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
 fn printable(reason: &str) -> String {
     let visible = reason.chars().filter(|c| !c.is_control());
     visible.take(MAX_REASON_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::flows::KeptFlows;
+    use super::super::tests::spec;
+    use super::*;
+    use testkit::wait::wait_until;
+
+    #[test]
+    fn all_flows_are_kept_that_a_process_has_handed_over_when_it_dies() {
+        let mut driver = Driver::reopen(spec());
+        let (child, link) = Child::idle(Kind::Driver);
+        driver.child = Some(child);
+        driver.user.flows = Some(KeptFlows::new().unwrap());
+        let socket = sys::event::create().unwrap();
+        for slot in 0..3 {
+            let request = SupervisorRequest::KeepFlows(vec![slot]);
+            link.send(&request, &[socket.as_fd()]).unwrap();
+        }
+        driver.child.as_ref().unwrap().kill();
+        wait_until("it dies", || driver.has_died());
+        driver.poll(&Binaries::of_nothing(), &mut DriverGroups::default());
+        let kept = driver.user.flows.as_ref().unwrap();
+        assert_eq!(kept.sockets().count(), 3);
+        assert!(!driver.is_alive());
+    }
 }

@@ -21,7 +21,7 @@ struct World {
     link: Link<SupervisorRequest, SupervisorEvent>,
 }
 
-fn spec() -> DriverSpec {
+pub(super) fn spec() -> DriverSpec {
     DriverSpec {
         port: PortId(3),
         name: "p".to_owned(),
