@@ -66,6 +66,16 @@ pub const fn requests(number: c_long, allowed: &'static [u32], _reason: &'static
     }
 }
 
+/// Allows setsockopt(2) with these numbers of options only, of whatever level. Any other fails with
+/// `EPERM`.
+#[must_use]
+pub const fn options(number: c_long, allowed: &'static [u32], _reason: &'static str) -> Allowed {
+    Allowed {
+        number,
+        verdict: Verdict::AllowValues(THIRD_ARGUMENT_AT, allowed),
+    }
+}
+
 /// Allows socket(2) with these address families only. Any other fails with `EPERM`.
 #[must_use]
 pub const fn sockets(families: &'static [u32], _reason: &'static str) -> Allowed {
@@ -276,8 +286,10 @@ mod tests {
         refused(libc::SYS_openat, ""),
         requests(libc::SYS_ioctl, REQUESTS, ""),
         sockets(FAMILIES, ""),
+        options(libc::SYS_setsockopt, OPTIONS, ""),
         call(libc::SYS_exit_group, ""),
     ];
+    const OPTIONS: &[u32] = &[3, libc::SO_OOBINLINE as u32];
     const FAMILIES: &[u32] = &[REQUESTS[0], libc::AF_INET as u32];
     const REQUESTS: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
@@ -392,6 +404,10 @@ mod tests {
         for family in [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET] {
             assert_eq!(socket(family), refused, "family {family}");
         }
+        let option =
+            |name: i32| run_with(ARCHITECTURE, libc::SYS_setsockopt as u32, [0, name as u32]);
+        assert_eq!(option(libc::SO_OOBINLINE), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(option(libc::SO_LINGER), refused);
         // The following entries of the list are not affected.
         let end = run_with(ARCHITECTURE, libc::SYS_exit_group as u32, [0, 0]);
         assert_eq!(end, libc::SECCOMP_RET_ALLOW);
