@@ -317,7 +317,13 @@ impl UserWorker {
                 (flow.ok()?, (Progress::Datagrams, is_shared))
             }
         };
-        self.gateway.sockets.inherit(flow, socket, slot, kind).ok()
+        if let Err(error) = self.gateway.sockets.inherit(flow, socket, slot, kind) {
+            // A flow without a socket would have no end.
+            let failed = SocketEvent::Failed(sockets::failure(error));
+            self.gateway.report(flow, failed, now, actions);
+            return None;
+        }
+        Some(())
     }
 
     /// Has flows outlive the process that are old enough, or all.

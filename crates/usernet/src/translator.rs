@@ -411,12 +411,6 @@ impl Translator {
         })
     }
 
-    /// Address and port of the guest of a flow.
-    #[must_use]
-    pub fn guest(&self, id: FlowId) -> Option<SocketAddr> {
-        Some(self.entry(id)?.ends().guest)
-    }
-
     /// Station of the guest of a flow, for its turn.
     #[must_use]
     pub fn station(&self, id: FlowId) -> Option<MacAddr> {

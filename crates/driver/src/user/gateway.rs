@@ -23,7 +23,7 @@ use super::memory::Bytes;
 use super::questions::Questions;
 use super::sends::{Segments, Sends};
 use super::settings::{self, SettingsError};
-use super::sockets::Sockets;
+use super::sockets::{self, Sockets};
 use super::{YOUNG, copy_of};
 
 /// For so long the names of ports are used before leases are looked at again.
@@ -168,6 +168,9 @@ impl Gateway {
             Action::OpenUdp(flow, family) => {
                 if let Err(error) = self.sockets.open_udp(flow, family) {
                     tracing::debug!("no socket for a mapping: {error}");
+                    // The guest's next datagram opens another, and the one at hand is refused.
+                    let failed = SocketEvent::Failed(sockets::failure(error));
+                    self.report(flow, failed, now, more);
                 }
             }
             Action::SendTo {
@@ -224,11 +227,10 @@ impl Gateway {
     }
 
     fn connect_to_dns(&mut self, flow: FlowId, now: Nanos) -> Result<u32, Failure> {
-        let guest = self.translator.guest(flow);
-        let guest = guest.zip(self.translator.station(flow));
-        let guest = guest.filter(|_| self.desired.network.dns);
-        let guest = guest.ok_or(Failure::Unreachable)?;
-        self.questions.connect(flow, guest, now)
+        let station = self.translator.station(flow);
+        let station = station.filter(|_| self.desired.network.dns);
+        let station = station.ok_or(Failure::Unreachable)?;
+        self.questions.connect(flow, station, now)
     }
 
     pub(super) fn fail(

@@ -294,10 +294,10 @@ impl Questions {
     pub(super) fn connect(
         &mut self,
         flow: FlowId,
-        (guest, station): (SocketAddr, MacAddr),
+        station: MacAddr,
         now: Nanos,
     ) -> Result<u32, Failure> {
-        let opened = self.streams.open(flow, (guest, station), now);
+        let opened = self.streams.open(flow, station, now);
         opened.ok_or(Failure::Descriptors)
     }
 

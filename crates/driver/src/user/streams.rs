@@ -2,7 +2,6 @@
 //! that are not whole yet, and for answers that guests have not acknowledged.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 
 use usernet::services::dns::{self, Asker, StreamError};
 use usernet::{FlowId, Nanos, Peek, Peeked, SocketEvent};
@@ -23,7 +22,6 @@ const IDLE: Nanos = 10_000_000_000;
 #[derive(Debug)]
 struct Stream {
     number: u64,
-    guest: SocketAddr,
     station: MacAddr,
     questions: dns::Stream,
     answers: Vec<u8>,
@@ -78,7 +76,7 @@ impl Streams {
     pub(super) fn open(
         &mut self,
         flow: FlowId,
-        (guest, station): (SocketAddr, MacAddr),
+        station: MacAddr,
         now: Nanos,
     ) -> Option<u32> {
         let own = self.all.values().filter(|of| of.station == station);
@@ -87,7 +85,6 @@ impl Streams {
         }
         let stream = Stream {
             number: self.next,
-            guest,
             station,
             questions: dns::Stream::default(),
             answers: Vec::new(),
@@ -142,7 +139,7 @@ impl Streams {
             return Ok(None);
         };
         stream.asked += 1;
-        Ok(Some((Asker::Tcp(stream.number, stream.guest), message)))
+        Ok(Some((Asker::Tcp(stream.number, stream.station), message)))
     }
 
     /// The answer of a question that was not at a resolver.

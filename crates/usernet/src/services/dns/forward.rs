@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use wire::MacAddr;
+
 use crate::Nanos;
 use crate::network::Network;
 use crate::services::Client;
@@ -27,15 +29,16 @@ pub struct Ticket(u64);
 pub enum Asker {
     /// A guest by UDP.
     Udp(Client),
-    /// A guest by TCP: the caller's number of the connection, and the guest's address.
-    Tcp(u64, SocketAddr),
+    /// A guest by TCP: the caller's number of the connection, and the guest's station.
+    Tcp(u64, MacAddr),
 }
 
 impl Asker {
-    fn address(&self) -> SocketAddr {
+    /// The guest: it can take any address, also that of another.
+    fn station(&self) -> MacAddr {
         match self {
-            Self::Udp(client) => client.from,
-            Self::Tcp(_, from) => *from,
+            Self::Udp(client) => client.mac,
+            Self::Tcp(_, station) => *station,
         }
     }
 }
@@ -123,11 +126,9 @@ impl Forwarder {
         entropy: u64,
         now: Nanos,
     ) -> Result<Ask, Answered> {
-        let guest = asker.address().ip();
-        let own = self
-            .pending
-            .values()
-            .filter(|p| p.asker.address().ip() == guest);
+        let guest = asker.station();
+        let own = self.pending.values();
+        let own = own.filter(|pending| pending.asker.station() == guest);
         if self.pending.len() >= PENDING_MAX || own.count() >= PENDING_GUEST_MAX {
             let message = query.reply(Rcode::Refused);
             return Err(Answered { asker, message });

@@ -14,9 +14,13 @@ fn network() -> Network {
 }
 
 fn guest() -> Asker {
+    guest_at(1, "10.0.2.15:4000")
+}
+
+fn guest_at(station: u8, from: &str) -> Asker {
     Asker::Udp(Client {
-        mac: MacAddr([2, 0, 0, 0, 0, 1]),
-        from: "10.0.2.15:4000".parse().unwrap(),
+        mac: MacAddr([2, 0, 0, 0, 0, station]),
+        from: from.parse().unwrap(),
         to: "10.0.2.3:53".parse().unwrap(),
     })
 }
@@ -132,8 +136,12 @@ fn a_guest_has_its_bound_of_questions() {
     for i in 0..64 {
         assert!(forwarder.ask(guest(), query("a.org", 1), i, 0).is_ok());
     }
-    let refused = forwarder.ask(guest(), query("a.org", 1), 9, 0).unwrap_err();
+    let mut asks = |asker| forwarder.ask(asker, query("a.org", 1), 9, 0);
+    let refused = asks(guest()).unwrap_err();
     assert_eq!(refused.message[3] & 0xf, 5);
+    // Another address is no other guest, and the address of another does not take its part.
+    assert!(asks(guest_at(1, "10.0.2.16:4000")).is_err());
+    assert!(asks(guest_at(2, "10.0.2.15:4000")).is_ok());
 }
 
 #[test]
@@ -143,7 +151,7 @@ fn a_long_answer_is_truncated_for_udp_and_whole_for_tcp() {
     let long = answered(&ask.message, 2000);
     let got = forwarder.answer(ask.ticket, ask.server, &long).unwrap();
     assert_eq!((got.message.len(), got.message[2] & 2), (12 + 7 + 4, 2));
-    let asker = Asker::Tcp(5, "10.0.2.15:4000".parse().unwrap());
+    let asker = Asker::Tcp(5, MacAddr([2, 0, 0, 0, 0, 1]));
     let ask = forwarder.ask(asker, query("a.org", 1), 7, 0).unwrap();
     assert_eq!(ask.transport, Transport::Tcp);
     let got = forwarder.answer(ask.ticket, ask.server, &long).unwrap();
