@@ -72,7 +72,9 @@ impl Datagrams {
         if socket.can_recv() || self.is_shut.0 {
             events |= POLLIN;
         }
-        if socket.can_send() {
+        // With half of the buffer there is room for a datagram, wherever in it the room lies.
+        let room = socket.payload_send_capacity() - socket.send_queue();
+        if socket.can_send() && room >= socket.payload_send_capacity() / 2 {
             events |= POLLOUT;
         }
         match self.is_shut {
@@ -163,7 +165,8 @@ impl<W: Wire> Stack<W> {
         } else {
             48
         };
-        if bytes.len() + headers > self.mtu {
+        let buffer = self.sockets.get::<udp::Socket<'_>>(handle);
+        if bytes.len() + headers > self.mtu || bytes.len() > buffer.payload_send_capacity() {
             return Err(Errno::MSGSIZE);
         }
         self.give_port(id)?;

@@ -209,7 +209,7 @@ impl Connection {
     fn events(&self, sockets: &SocketSet<'static>) -> i16 {
         let socket = of(sockets, self.handle);
         if self.is_opening {
-            return if socket.is_open() { 0 } else { POLLHUP };
+            return 0;
         }
         let mut events = 0;
         let has_ended = !socket.may_recv() || self.is_shut;
@@ -458,11 +458,14 @@ impl<W: Wire> Stack<W> {
         bytes: &mut [u8],
         peek: bool,
     ) -> Result<Received, Errno> {
+        if matches!(&self.socket(id)?.body, Body::Stream(Stream::Idle)) {
+            let error = self.socket_mut(id)?.error.take();
+            return Err(error.unwrap_or(Errno::NOTCONN));
+        }
         let connection = self.connection(id)?;
         let (handle, is_shut) = (connection.handle, connection.is_shut);
         if connection.is_opening {
-            let error = self.socket_mut(id)?.error.take();
-            return Err(error.unwrap_or(Errno::AGAIN));
+            return Err(Errno::AGAIN);
         }
         let socket = of_mut(&mut self.sockets, handle);
         let result = match peek {
@@ -562,12 +565,18 @@ impl<W: Wire> Stack<W> {
             }
             // The stack does not say why.
             let is_late = self.now >= connection.began + syn_time(&options);
+            let (handle, has_failed) = (connection.handle, connection.is_opening);
             socket.error = match before {
                 State::LastAck | State::TimeWait | State::Closing => None,
                 State::SynSent if is_late => Some(Errno::TIMEDOUT),
                 State::SynSent => Some(Errno::CONNREFUSED),
                 _ => Some(Errno::CONNRESET),
             };
+            if has_failed {
+                // It can be connected again.
+                socket.body = Body::Stream(Stream::Idle);
+                self.orphans.add(&mut self.sockets, handle, self.now);
+            }
         }
         self.orphans.look_after(&mut self.sockets, self.now);
         has_changed

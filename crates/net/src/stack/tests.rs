@@ -205,6 +205,20 @@ fn a_port_without_a_listener_refuses_and_a_host_that_is_not_there_does_not_answe
     assert_ne!(stack.ready(refused, POLLOUT) & POLLOUT, 0);
     assert_eq!(stack.take_error(refused), Some(Errno::CONNREFUSED));
     assert_eq!(stack.take_error(refused), None);
+    // A connection that has failed is none: no call waits for it, and another attempt may succeed.
+    let mut bytes = [0; 9];
+    assert_eq!(
+        stack.receive(refused, &mut bytes, false),
+        Err(Errno::NOTCONN)
+    );
+    assert_eq!(stack.send(refused, b"lost", None), Err(Errno::PIPE));
+    assert_eq!(stack.connect(refused, at(2, 81)), Err(Errno::INPROGRESS));
+    pair.settle();
+    let stack = &mut pair.stacks[0];
+    assert_eq!(
+        stack.receive(refused, &mut bytes, false),
+        Err(Errno::CONNREFUSED)
+    );
     assert_eq!(stack.ready(lost, POLLOUT), 0);
     assert_eq!(stack.send(lost, b"early", None), Err(Errno::AGAIN));
     // Without a route the stack sends nothing.
@@ -340,6 +354,26 @@ fn datagrams_keep_their_bounds_and_senders() {
     let everywhere = SocketAddr::from(([255; 4], 67));
     let refused = stack.send(client, b"all", Some(everywhere));
     assert_eq!(refused, Err(Errno::ACCESS));
+}
+
+#[test]
+fn a_full_buffer_of_datagrams_takes_none_until_half_of_it_is_empty() {
+    let mut pair = Pair::new(65536);
+    let stack = &mut pair.stacks[0];
+    let socket = stack.open(Kind::Datagram).unwrap();
+    stack.connect(socket, at(2, 53)).unwrap();
+    assert_eq!(stack.ready(socket, POLLOUT), POLLOUT);
+    // The neighbour is not known yet: all of them wait.
+    while stack.send(socket, &[7; 1472], None) == Ok(1472) {}
+    assert_eq!(stack.ready(socket, POLLOUT), 0);
+    pair.settle();
+    assert_eq!(pair.stacks[0].ready(socket, POLLOUT), POLLOUT);
+    let mut small = Pair::new(4096);
+    let stack = &mut small.stacks[0];
+    let socket = stack.open(Kind::Datagram).unwrap();
+    stack.mtu = 9000;
+    let sent = stack.send(socket, &[7; 4097], Some(at(2, 53)));
+    assert_eq!(sent, Err(Errno::MSGSIZE), "it would never fit");
 }
 
 #[test]
