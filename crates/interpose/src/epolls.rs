@@ -3,11 +3,15 @@
 //! The kernel knows nothing of these entries: they are kept here.
 
 use std::ffi::c_int;
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use libc::epoll_event;
+use rustix::event::EventfdFlags;
 use rustix::io::Errno;
+
+use crate::system::out_of_the_way;
 
 /// Events in the lower bits of an entry are those of poll(2); above are flags.
 const EVENTS: u32 = 0xffff;
@@ -47,6 +51,8 @@ pub struct Entries {
     entries: Mutex<Vec<Entry>>,
     /// Number of entries, for those who have none.
     count: AtomicUsize,
+    /// Counts entries that are new or other.
+    changes: AtomicU64,
     /// Entries of one instance at most.
     most: usize,
 }
@@ -58,6 +64,7 @@ impl Entries {
         Self {
             entries: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
             most,
         }
     }
@@ -112,7 +119,22 @@ impl Entries {
             _ => return Err(Errno::INVAL),
         }
         self.count.store(entries.len(), Ordering::Relaxed);
+        if operation != libc::EPOLL_CTL_DEL {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
         Ok(())
+    }
+
+    /// Number of entries so far that were new or other: a wait that began before another number is
+    /// to begin anew.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Forgets all, in a child after fork(2): another thread may have held the lock, which stays
+    /// locked then.
+    pub fn forget(&self) {
+        self.count.store(0, Ordering::Relaxed);
     }
 
     /// A descriptor is closed, an instance or one of the library: the entries with it go.
@@ -157,9 +179,131 @@ impl Entries {
     }
 }
 
+/// Threads that wait for instances by the next function.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread is about to wait by the next function, if the instance has no entry: that is to be
+/// looked at behind this call. [`ends`] follows; without it, threads are woken for nothing.
+#[inline]
+pub fn begins() {
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    // Either this thread sees the entry, or the one that has added it sees this thread.
+    fence(Ordering::SeqCst);
+}
+
+/// The end of what [`begins`] has begun.
+#[inline]
+pub fn ends() {
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Wakes a thread that waits for an instance by the next function, when the instance has got its
+/// first entry: the thread is to wait for that, too. A static of its library.
+#[derive(Debug)]
+pub struct Waker {
+    /// It is always readable.
+    event: OnceLock<Option<OwnedFd>>,
+}
+
+impl Waker {
+    /// One that has woken none.
+    #[expect(clippy::new_without_default, reason = "it is the value of a static")]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            event: OnceLock::new(),
+        }
+    }
+
+    /// The data of its events, which is none of the program's.
+    fn data(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
+    }
+
+    /// Wakes a thread that waits for an instance, if there may be one.
+    pub fn wake(&self, epoll: RawFd) {
+        fence(Ordering::SeqCst);
+        if WAITING.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let make = || rustix::event::eventfd(1, flags).map(out_of_the_way).ok();
+        let Some(event) = self.event.get_or_init(make) else {
+            return;
+        };
+        // One event for each of these calls, though it was readable before.
+        let flags = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT;
+        let mut own = epoll_event {
+            events: flags.cast_unsigned(),
+            u64: self.data(),
+        };
+        for operation in [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD] {
+            // SAFETY: the event is there for the call.
+            let done = unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_ctl,
+                    epoll,
+                    operation,
+                    event.as_raw_fd(),
+                    &raw mut own,
+                )
+            };
+            if done == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Takes its event out of those that were found; returns how many are left. `None`: it is not
+    /// among them.
+    pub fn take(&self, events: &mut [epoll_event]) -> Option<usize> {
+        self.event.get()?;
+        let own = self.data();
+        let at = events.iter().position(|event| {
+            let data = event.u64;
+            data == own
+        })?;
+        events[at..].rotate_left(1);
+        Some(events.len() - 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_waits_is_woken_by_one_event() {
+        static WAKER: Waker = Waker::new();
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+        let epoll = epoll.unwrap();
+        let fd = epoll.as_raw_fd();
+        let found = || {
+            let none = epoll_event { events: 0, u64: 7 };
+            let mut events = [none; 4];
+            let limit = Some(std::time::Duration::ZERO);
+            let count = crate::system::epoll_wait(fd, &mut events, limit, crate::Mask::NONE);
+            let count = count.unwrap();
+            (count, WAKER.take(&mut events[..count]))
+        };
+        WAKER.wake(fd);
+        assert_eq!(found(), (0, None), "none waits");
+        begins();
+        for _ in 0..2 {
+            WAKER.wake(fd);
+            assert_eq!(found(), (1, Some(0)));
+            assert_eq!(found(), (0, None));
+        }
+        ends();
+        let event = |data| epoll_event {
+            events: 1,
+            u64: data,
+        };
+        let mut events = [event(1), event(WAKER.data()), event(2)];
+        assert_eq!(WAKER.take(&mut events), Some(2));
+        assert_eq!(events.map(|event| event.u64)[..2], [1, 2]);
+        assert_eq!(WAKER.take(&mut events[..2]), None);
+    }
 
     #[test]
     fn entries_are_those_of_epoll_ctl() {
@@ -179,8 +323,14 @@ mod tests {
         assert_eq!(entries.control(3, add, 6, event), Err(Errno::NOSPC));
         assert_eq!(entries.control(3, 77, 4, event), Err(Errno::INVAL));
         assert!(entries.concern(3) && !entries.concern(2));
+        let changes = entries.changes();
         entries.closed(5);
         entries.control(3, delete, 4, None).unwrap();
+        assert!(!entries.concern(3) && entries.changes() == changes);
+        entries.control(3, add, 4, event).unwrap();
+        entries.control(3, modify, 4, event).unwrap();
+        assert_eq!(entries.changes(), changes + 2);
+        entries.forget();
         assert!(!entries.concern(3));
     }
 

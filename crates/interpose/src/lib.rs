@@ -72,6 +72,14 @@ pub trait Library {
         event: Option<(u32, u64)>,
     ) -> Result<(), Errno>;
 
+    /// Takes the library's own event out of those that the next function has found
+    /// ([`epolls::Waker::take`]); returns how many are left. `None`: it is not among them.
+    #[must_use]
+    fn take_own(events: &mut [epoll_event]) -> Option<usize> {
+        let _ = events;
+        None
+    }
+
     /// epoll_pwait2(2) of an instance that [`Library::concerns`] the library.
     ///
     /// # Errors

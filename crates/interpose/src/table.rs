@@ -3,12 +3,14 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 
 use rustix::io::Errno;
 
 /// Descriptors below this number can be a library's.
 const MOST: usize = 1 << 14;
+/// Attempts to get a lock that may stay locked.
+const TRIES: u32 = 64;
 
 /// A table, which is a static of its library.
 #[derive(Debug)]
@@ -85,6 +87,22 @@ impl<T> Table<T> {
         entry.take()
     }
 
+    /// As [`Self::remove`], in a child after fork(2), where a lock that another thread held stays
+    /// locked: what is behind such a one is not returned.
+    pub fn forget(&self, fd: RawFd) -> Option<Arc<T>> {
+        let index = index(fd).filter(|_| self.is_ours(fd))?;
+        self.ours[index / 64].fetch_and(!(1 << (index % 64)), Ordering::Release);
+        for _ in 0..TRIES {
+            match self.entries[index].try_write() {
+                Ok(mut entry) => return entry.take(),
+                Err(TryLockError::Poisoned(entry)) => return entry.into_inner().take(),
+                // A thread of the child has it for a moment, or none will ever free it.
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
+    }
+
     /// All entries, to look through, with their descriptors.
     pub fn all(&self) -> impl Iterator<Item = (RawFd, Arc<T>)> {
         let words = self.ours.iter().enumerate();
@@ -117,5 +135,11 @@ mod tests {
         assert_eq!(all, [(3, 8), (64, 7)]);
         assert_eq!(TABLE.remove(64).as_deref(), Some(&7));
         assert!(!TABLE.is_ours(64) && TABLE.get(64).is_none());
+        let held = TABLE.entries[3].read().unwrap();
+        assert!(TABLE.forget(3).is_none() && !TABLE.is_ours(3));
+        drop(held);
+        TABLE.insert(3, Arc::new(8)).unwrap();
+        assert_eq!(TABLE.forget(3).as_deref(), Some(&8));
+        assert!(TABLE.forget(3).is_none());
     }
 }

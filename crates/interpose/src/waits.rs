@@ -11,7 +11,7 @@ macro_rules! interpose_waits {
 
             use $crate::limits::{self, descriptors};
             use $crate::sets::Sets;
-            use $crate::{Library as _, Mask, any_ours, outcome};
+            use $crate::{Library as _, Mask, any_ours, epolls, outcome};
             use libc::{epoll_event, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
             use super::*;
@@ -227,6 +227,39 @@ macro_rules! interpose_waits {
                 outcome::count(Ours::epoll_wait(epoll, events, limit, Mask(mask)))
             }
 
+            /// Waits for an instance: by the next function while it has none of the library's
+            /// descriptors. When it gets the first one meanwhile, the wait begins anew.
+            ///
+            /// # Safety
+            /// As epoll_wait(2).
+            unsafe fn waits(
+                epoll: c_int,
+                (events, most): (*mut epoll_event, c_int),
+                limit: Option<Duration>,
+                mask: *const sigset_t,
+                next: impl FnOnce() -> c_int,
+            ) -> c_int {
+                epolls::begins();
+                if Ours::concerns(epoll) {
+                    epolls::ends();
+                    // SAFETY: the caller says so.
+                    return unsafe { wait_ours(epoll, (events, most), limit, mask) };
+                }
+                let count = next();
+                epolls::ends();
+                if count <= 0 {
+                    return count;
+                }
+                // SAFETY: the next function has written so many.
+                let found = unsafe { std::slice::from_raw_parts_mut(events, count as usize) };
+                match Ours::take_own(found) {
+                    // SAFETY: the caller says so.
+                    Some(0) => unsafe { wait_ours(epoll, (events, most), limit, mask) },
+                    Some(left) => left as c_int,
+                    None => count,
+                }
+            }
+
             /// epoll_wait(2).
             #[unsafe(no_mangle)]
             unsafe extern "C" fn epoll_wait(
@@ -235,20 +268,13 @@ macro_rules! interpose_waits {
                 most: c_int,
                 limit: c_int,
             ) -> c_int {
-                if Ours::concerns(epoll) {
-                    // SAFETY: the arguments are the program's.
-                    return unsafe {
-                        wait_ours(
-                            epoll,
-                            (events, most),
-                            limits::of_millis(limit),
-                            std::ptr::null(),
-                        )
-                    };
-                }
                 type EpollWait =
                     unsafe extern "C" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
-                $crate::call_next!(epoll_wait: EpollWait, epoll, events, most, limit)
+                let next =
+                    || $crate::call_next!(epoll_wait: EpollWait, epoll, events, most, limit);
+                let (limit, mask) = (limits::of_millis(limit), std::ptr::null());
+                // SAFETY: the arguments are the program's.
+                unsafe { waits(epoll, (events, most), limit, mask, next) }
             }
 
             /// epoll_pwait(2).
@@ -260,12 +286,6 @@ macro_rules! interpose_waits {
                 limit: c_int,
                 mask: *const sigset_t,
             ) -> c_int {
-                if Ours::concerns(epoll) {
-                    // SAFETY: the arguments are the program's.
-                    return unsafe {
-                        wait_ours(epoll, (events, most), limits::of_millis(limit), mask)
-                    };
-                }
                 type EpollPwait = unsafe extern "C" fn(
                     c_int,
                     *mut epoll_event,
@@ -273,7 +293,15 @@ macro_rules! interpose_waits {
                     c_int,
                     *const sigset_t,
                 ) -> c_int;
-                $crate::call_next!(epoll_pwait: EpollPwait, epoll, events, most, limit, mask)
+                let next = || {
+                    $crate::call_next!(
+                        epoll_pwait: EpollPwait,
+                        epoll, events, most, limit, mask
+                    )
+                };
+                let limit = limits::of_millis(limit);
+                // SAFETY: the arguments are the program's.
+                unsafe { waits(epoll, (events, most), limit, mask, next) }
             }
 
             /// epoll_pwait2(2).
@@ -285,14 +313,6 @@ macro_rules! interpose_waits {
                 limit: *const timespec,
                 mask: *const sigset_t,
             ) -> c_int {
-                if Ours::concerns(epoll) {
-                    // SAFETY: the arguments are the program's.
-                    return match unsafe { limits::of_timespec(limit) } {
-                        // SAFETY: as above.
-                        Ok(limit) => unsafe { wait_ours(epoll, (events, most), limit, mask) },
-                        Err(errno) => outcome::fail(errno.raw_os_error()),
-                    };
-                }
                 type EpollPwait2 = unsafe extern "C" fn(
                     c_int,
                     *mut epoll_event,
@@ -300,7 +320,18 @@ macro_rules! interpose_waits {
                     *const timespec,
                     *const sigset_t,
                 ) -> c_int;
-                $crate::call_next!(epoll_pwait2: EpollPwait2, epoll, events, most, limit, mask)
+                let next = || {
+                    $crate::call_next!(
+                        epoll_pwait2: EpollPwait2,
+                        epoll, events, most, limit, mask
+                    )
+                };
+                // SAFETY: the arguments are the program's.
+                match unsafe { limits::of_timespec(limit) } {
+                    // SAFETY: as above.
+                    Ok(limit) => unsafe { waits(epoll, (events, most), limit, mask, next) },
+                    Err(errno) => outcome::fail(errno.raw_os_error()),
+                }
             }
         }
     };

@@ -73,12 +73,28 @@ pub struct Interest {
     pub known: Option<u64>,
 }
 
+/// A set of interests that other threads may change while one waits for it.
+pub(crate) struct Set<'a> {
+    /// Its number, for [`Net::set_has_changed`].
+    pub(crate) number: i32,
+    /// Whether it has changed since the interests were taken of it.
+    pub(crate) has_changed: &'a dyn Fn() -> bool,
+}
+
+impl Set<'_> {
+    fn is_other(set: Option<&Self>) -> bool {
+        set.is_some_and(|set| (set.has_changed)())
+    }
+}
+
 /// A thread that sleeps.
 #[derive(Debug)]
 struct Sleeper {
     /// Wakes it.
     event: Arc<OwnedFd>,
     interests: Vec<Interest>,
+    /// The number of the set that they are of.
+    set: Option<i32>,
     /// It is to become the leader.
     is_called: bool,
     /// It was woken, and may not run yet.
@@ -526,8 +542,22 @@ impl Net {
         limit: Option<Duration>,
         mask: Mask,
     ) -> Result<usize, Errno> {
+        self.wait_for(interests, others, (limit, mask), None)
+    }
+
+    /// As [`Self::wait`], for the interests of a set: when it has changed, the wait is over, too.
+    ///
+    /// # Errors
+    /// Those of ppoll(2).
+    pub(crate) fn wait_for(
+        &self,
+        interests: &[Interest],
+        others: &mut [pollfd],
+        (limit, mask): (Option<Duration>, Mask),
+        set: Option<&Set<'_>>,
+    ) -> Result<usize, Errno> {
         let until = limit.and_then(|limit| now().checked_add(limit));
-        if let Some(ready) = self.look_on(interests, others, until)? {
+        if let Some(ready) = self.look_on(interests, others, until, set)? {
             return Ok(ready);
         }
         let mut fds = others.to_vec();
@@ -539,7 +569,7 @@ impl Net {
         };
         loop {
             fds.truncate(others.len() + 1);
-            let Some((sleep, is_leader)) = self.lie_down(interests, &own, until) else {
+            let Some((sleep, is_leader)) = self.lie_down(interests, &own, until, set) else {
                 return Ok(0);
             };
             lead.is_held = false;
@@ -554,9 +584,19 @@ impl Net {
                 to.revents = from.revents;
             }
             let of_others = others.iter().filter(|fd| fd.revents != 0).count();
-            let is_over = until.is_some_and(|until| now() >= until);
+            let is_over = until.is_some_and(|until| now() >= until) || Set::is_other(set);
             if of_others > 0 || is_ready || is_over {
                 return Ok(of_others);
+            }
+        }
+    }
+
+    /// A set has changed: those who wait for its interests take them anew.
+    pub(crate) fn set_has_changed(&self, number: i32) {
+        for sleeper in &self.lock().sleepers {
+            if sleeper.set == Some(number) {
+                // Full only if it is awake anyway.
+                let _ = sys::event::ring(&*sleeper.event);
             }
         }
     }
@@ -567,6 +607,7 @@ impl Net {
         interests: &[Interest],
         others: &mut [pollfd],
         until: Option<Duration>,
+        set: Option<&Set<'_>>,
     ) -> Result<Option<usize>, Errno> {
         let began = now();
         let mut looks: u32 = 0;
@@ -576,7 +617,7 @@ impl Net {
             state.poll();
             let is_ready = state.is_ready(interests);
             drop(state);
-            let is_over = until.is_some_and(|until| now() >= until);
+            let is_over = until.is_some_and(|until| now() >= until) || Set::is_other(set);
             let looks_at_others =
                 is_ready || is_over || looks.is_multiple_of(LOOKS_PER_SYSTEM_CALL);
             let mut of_others = 0;
@@ -602,6 +643,7 @@ impl Net {
         interests: &[Interest],
         own: &Arc<OwnedFd>,
         until: Option<Duration>,
+        set: Option<&Set<'_>>,
     ) -> Option<(Option<Duration>, bool)> {
         let mut state = self.lock();
         sys::event::clear(&**own);
@@ -617,7 +659,7 @@ impl Net {
         while is_leader && state.stack.device.wire.arm() {
             state.poll();
         }
-        if state.is_ready(interests) {
+        if state.is_ready(interests) || Set::is_other(set) {
             return None;
         }
         let now = now();
@@ -634,6 +676,7 @@ impl Net {
         state.sleepers.push(Sleeper {
             event: Arc::clone(own),
             interests: interests.to_vec(),
+            set: set.map(|set| set.number),
             is_called: false,
             is_woken: false,
         });

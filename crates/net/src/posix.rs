@@ -190,6 +190,7 @@ fn watch_ends() {
 /// After fork(2), in the child. Only atomics and a system call: no lock can be trusted.
 extern "C" fn is_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    waits::ENTRIES.forget();
     NET.store(std::ptr::null_mut(), Ordering::Relaxed);
     OWNER.store(own_pid(), Ordering::Relaxed);
     let session = SESSION.swap(-1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 SERVER = (sys.argv[1], int(sys.argv[2]))
 PAYLOAD = bytes(range(256)) * 256
@@ -143,10 +144,46 @@ def other_descriptors():
     ours.close()
 
 
+def waiting_threads():
+    epoll = select.epoll()
+
+    def woken_by(change):
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(epoll.poll(10)))
+        thread.start()
+        # It waits by then; if not, the check says nothing.
+        time.sleep(0.2)
+        change()
+        thread.join()
+        return [fd for fd, _ in found]
+
+    with socket.create_connection(SERVER) as one, socket.create_connection(SERVER) as other:
+        first = woken_by(lambda: epoll.register(one, select.EPOLLOUT))
+        check("a first socket wakes a thread that waits", first == [one.fileno()])
+        epoll.modify(one, select.EPOLLIN)
+        second = woken_by(lambda: epoll.register(other, select.EPOLLOUT))
+        check("so does another one", second == [other.fileno()])
+        epoll.unregister(other)
+        changed = woken_by(lambda: epoll.modify(one, select.EPOLLOUT))
+        check("and other events", changed == [one.fileno()])
+        epoll.unregister(one)
+        here, there = socket.socketpair()
+        epoll.register(here, select.EPOLLIN)
+        kernels = woken_by(lambda: there.send(b"x"))
+        check("one of the kernel does as before", kernels == [here.fileno()])
+    epoll.close()
+
+
 def errors():
     with socket.socket() as sock:
-        code = sock.connect_ex((SERVER[0], 9))
-        check("a refusal is one", code == errno.ECONNREFUSED)
+        for attempt in ("a refusal", "the next one"):
+            code = sock.connect_ex((SERVER[0], 9))
+            check(f"{attempt} is one", code == errno.ECONNREFUSED)
+        try:
+            sock.recv(1)
+            check("there is no connection", False)
+        except OSError as error:
+            check("there is no connection", error.errno == errno.ENOTCONN)
     with socket.socket() as sock:
         try:
             sock.bind(("10.9.9.9", 1))
@@ -192,6 +229,7 @@ for step in (
     many_connections,
     datagrams,
     other_descriptors,
+    waiting_threads,
     errors,
     processes,
     wide,

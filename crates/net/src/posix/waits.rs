@@ -4,17 +4,19 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use interpose::epolls::{Entries, Entry};
+use interpose::epolls::{Entries, Entry, Waker};
 use interpose::{Library, Mask, system};
 use libc::{POLLIN, POLLNVAL, c_int, c_long, epoll_event, pollfd};
 use rustix::io::Errno;
 
-use super::{SOCKETS, Socket, is_owner, net, socket};
-use crate::net::{Interest, Net};
+use super::{SOCKETS, Socket, generation, is_owner, net, socket};
+use crate::net::{Interest, Net, Set};
 use crate::stack::MOST;
 
 /// The sockets in epoll instances.
-static ENTRIES: Entries = Entries::new(MOST);
+pub(super) static ENTRIES: Entries = Entries::new(MOST);
+/// Wakes threads that wait for an instance without sockets.
+static WAKER: Waker = Waker::new();
 
 /// The library of the sockets.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +34,11 @@ impl Library for Sockets {
             return;
         }
         ENTRIES.closed(fd);
-        drop(SOCKETS.remove(fd));
+        // In a child after fork(2) another thread of the parent may hold the lock for ever.
+        drop(match generation() {
+            0 => SOCKETS.remove(fd),
+            _ => SOCKETS.forget(fd),
+        });
     }
 
     fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
@@ -73,7 +79,23 @@ impl Library for Sockets {
         fd: RawFd,
         event: Option<(u32, u64)>,
     ) -> Result<(), Errno> {
-        ENTRIES.control(epoll, operation, fd, event)
+        let is_first = !ENTRIES.concern(epoll);
+        ENTRIES.control(epoll, operation, fd, event)?;
+        if operation == libc::EPOLL_CTL_DEL {
+            return Ok(());
+        }
+        // Threads that wait for the instance are to wait for this socket, too.
+        if is_first {
+            WAKER.wake(epoll);
+        }
+        if let Some(net) = net() {
+            net.set_has_changed(epoll);
+        }
+        Ok(())
+    }
+
+    fn take_own(events: &mut [epoll_event]) -> Option<usize> {
+        WAKER.take(events)
     }
 
     fn epoll_wait(
@@ -156,25 +178,46 @@ fn epoll_wait(
     let Some(net) = net() else {
         return system::epoll_wait(epoll, events, limit, mask);
     };
-    let entries = ENTRIES.of(epoll);
-    let interests: Vec<_> = entries
-        .iter()
-        .filter_map(|entry| Some((*entry, interest(entry)?)))
-        .collect();
-    let requested: Vec<_> = interests.iter().map(|(_, interest)| *interest).collect();
-    let mut others = [pollfd {
-        fd: epoll,
-        events: POLLIN,
-        revents: 0,
-    }];
-    net.wait(&requested, &mut others, limit, mask)?;
-    let mut written = take(net, &interests, events);
-    if others[0].revents != 0 && written < events.len() {
-        let rest = &mut events[written..];
-        let more = system::epoll_wait(epoll, rest, Some(Duration::ZERO), Mask::NONE);
-        written += more.unwrap_or(0);
+    let now = sys::time::monotonic;
+    let until = limit.and_then(|limit| now().checked_add(limit));
+    loop {
+        let changes = ENTRIES.changes();
+        let entries = ENTRIES.of(epoll);
+        let interests: Vec<_> = entries
+            .iter()
+            .filter_map(|entry| Some((*entry, interest(entry)?)))
+            .collect();
+        let requested: Vec<_> = interests.iter().map(|(_, interest)| *interest).collect();
+        let mut others = [pollfd {
+            fd: epoll,
+            events: POLLIN,
+            revents: 0,
+        }];
+        let set = Set {
+            number: epoll,
+            has_changed: &|| ENTRIES.changes() != changes,
+        };
+        let left = until.map(|until| until.saturating_sub(now()));
+        net.wait_for(&requested, &mut others, (left, mask), Some(&set))?;
+        let mut written = take(net, &interests, events);
+        if others[0].revents != 0 {
+            written += take_others(epoll, &mut events[written..]);
+        }
+        // Another thread may have taken what was there, or changed what is waited for.
+        if written > 0 || until.is_some_and(|until| now() >= until) {
+            return Ok(written);
+        }
     }
-    Ok(written)
+}
+
+/// Writes the events of descriptors that are not ours; returns how many there are.
+fn take_others(epoll: RawFd, events: &mut [epoll_event]) -> usize {
+    if events.is_empty() {
+        return 0;
+    }
+    let found = system::epoll_wait(epoll, events, Some(Duration::ZERO), Mask::NONE);
+    let found = found.unwrap_or(0).min(events.len());
+    WAKER.take(&mut events[..found]).unwrap_or(found)
 }
 
 /// Writes the events of sockets; returns how many there are.
