@@ -407,13 +407,15 @@ impl Driver {
     }
 
     fn reap(&mut self) {
+        if self.has_died() {
+            // Flows that it has handed over last are its successor's.
+            self.receive();
+        }
         if self.is_stopping() {
             if !self.has_stopped() {
                 return;
             }
         } else if self.has_died() {
-            // Flows that it has handed over last are its successor's.
-            self.receive();
             let Some(status) = self.child.as_mut().and_then(Child::reap) else {
                 return;
             };
