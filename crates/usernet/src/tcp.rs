@@ -100,7 +100,8 @@ enum Urgent {
     Never,
     /// It has.
     Seen,
-    /// A peek may have stopped there: one is due when all in front of it is acknowledged.
+    /// A peek may have stopped there: one is due when all in front of it is acknowledged, or when
+    /// more has come.
     Stopped,
 }
 
@@ -331,6 +332,9 @@ impl Flow {
     /// The socket has something to read.
     pub(crate) fn socket_readable(&mut self, context: &mut Context<'_>) {
         self.sending.readable = true;
+        if self.sending.urgent == Urgent::Stopped {
+            self.sending.urgent = Urgent::Seen;
+        }
         self.pump(context);
     }
 

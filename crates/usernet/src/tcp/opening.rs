@@ -4,7 +4,7 @@ use wire::tcp::{ACK, SYN};
 
 use super::challenge::Challenges;
 use super::timer::Timer;
-use super::{Context, Flow, Incoming, Lost, RST, Receiving, SCALE, Sending, State};
+use super::{Context, Flow, Incoming, Lost, RST, Receiving, SCALE, Sending, State, Urgent};
 use crate::action::Action;
 use crate::headers::{Ends, Segment};
 use crate::progress::Progress;
@@ -96,6 +96,8 @@ impl Flow {
         sending.window = u32::from(record.mss);
         sending.window_set = (flow.receiving.nxt, sending.una);
         sending.readable = true;
+        // The peer may have sent some to the predecessor.
+        sending.urgent = Urgent::Seen;
         flow.timer.restored();
         flow.send_probe(context);
         flow.pump(context);

@@ -52,6 +52,9 @@ impl Flow {
             return peek(0, known.min(limit));
         }
         let offset = sending.nxt.wrapping_sub(sending.una);
+        if offset > 0 && sending.urgent == Urgent::Stopped {
+            return None;
+        }
         let open = sending.window.saturating_sub(offset);
         let left = match sending.end {
             Some(_) => sent.saturating_sub(offset),

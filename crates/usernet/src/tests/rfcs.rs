@@ -8,7 +8,7 @@ use super::packets::{
     IRS, RST, SERVER, UNTOUCHED, answer, established, fields, host, recorded, tcp,
 };
 use super::settings;
-use crate::{Action, Kept, Nanos, Progress, Secret, SocketEvent, Translator};
+use crate::{Action, Kept, Nanos, Peeked, Progress, Secret, SocketEvent, Translator};
 
 const S: Nanos = 1_000_000_000;
 const URG: u16 = 0x20;
@@ -329,6 +329,37 @@ fn a_successor_has_the_guest_send_at_once_what_was_lost() {
     assert_eq!(acks(&mut out), [(3000, ACK); 4]);
     frame(&mut second, 3000, 500, &mut out);
     assert_eq!(acks(&mut out), [(3500, ACK)]);
+}
+
+#[test]
+fn a_successor_does_not_ask_without_end_for_what_is_behind_urgent_data() {
+    let (record, next) = recorded();
+    let progress = Progress {
+        unread: 30,
+        ..UNTOUCHED
+    };
+    let mut second = Translator::new(settings());
+    let mut out = Vec::new();
+    let flow = second.restore(0, &record, &progress, &mut out).unwrap();
+    let net = wire::virtio::net::NetHeader::default();
+    let ack = segment(AT, next, ACK, &[]);
+    second.frame(0, &ack, ack.len(), &net, &mut out);
+    let first = second.peek(0, flow).unwrap();
+    assert_eq!(first.offset, 0);
+    let ten = second.peeked(0, flow, first, Peeked::Bytes(10), &mut out);
+    assert!(ten.is_some());
+    // A system without a peek offset for TCP stops in front of an urgent byte.
+    let behind = second.peek(0, flow).unwrap();
+    assert_eq!(behind.offset, 10);
+    second.peeked(0, flow, behind, Peeked::Empty, &mut out);
+    assert_eq!(second.peek(0, flow), None);
+    second.socket(0, flow, SocketEvent::Readable, &mut out);
+    assert_eq!(second.peek(0, flow), Some(behind));
+    second.peeked(0, flow, behind, Peeked::Empty, &mut out);
+    let ack = segment(AT, next.wrapping_add(10), ACK, &[]);
+    second.frame(0, &ack, ack.len(), &net, &mut out);
+    let rest = second.peek(0, flow).unwrap();
+    assert_eq!(rest.offset, 0);
 }
 
 #[test]
