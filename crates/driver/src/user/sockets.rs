@@ -528,12 +528,19 @@ impl OwnAddresses {
         if self.others.get(&address).is_some_and(|until| now < *until) {
             return Ok(false);
         }
-        if can_be_source(address)? {
-            return Ok(true);
+        let to = SocketAddr::new(address, DISCARD);
+        let mut probe = open(address, SocketType::DGRAM)?;
+        // Of several IPv4 addresses of a network the system sends to all from the first, unless a
+        // socket has chosen. IPv6 chooses the address itself (RFC 6724, section 5, rule 1).
+        if address.is_ipv4() && bind(&probe, &SocketAddr::new(address, 0)).is_ok() {
+            if connect(&probe, &to).is_ok() {
+                return Ok(true);
+            }
+            // Any address can be chosen with `net.ipv4.ip_nonlocal_bind`; no way leads from it.
+            probe = open(address, SocketType::DGRAM)?;
         }
         // Nothing is sent: a datagram socket only finds its way.
-        let probe = open(address, SocketType::DGRAM)?;
-        connect(&probe, &SocketAddr::new(address, DISCARD))?;
+        connect(&probe, &to)?;
         let own = SocketAddr::try_from(getsockname(&probe)?)?;
         if own.ip() == address {
             return Ok(true);
@@ -544,20 +551,6 @@ impl OwnAddresses {
         self.others.insert(address, now.saturating_add(KNOWN));
         Ok(false)
     }
-}
-
-/// Returns whether the system sends from an IPv4 address to itself. Of several addresses of a
-/// network it sends to all from the first, unless a socket has chosen: the source that it would
-/// choose names that one only. Where `net.ipv4.ip_nonlocal_bind` permits any address, no way leads
-/// from those of others. IPv6 chooses the address itself (RFC 6724, section 5, rule 1).
-fn can_be_source(address: IpAddr) -> Result<bool, Errno> {
-    if address.is_ipv6() {
-        return Ok(false);
-    }
-    let probe = open(address, SocketType::DGRAM)?;
-    let bound = bind(&probe, &SocketAddr::new(address, 0));
-    let found = bound.and_then(|()| connect(&probe, &SocketAddr::new(address, DISCARD)));
-    Ok(found.is_ok())
 }
 
 #[cfg(test)]
