@@ -71,6 +71,7 @@ const QUEUES: &[u32] = &[libc::TIOCOUTQ as u32, libc::FIONREAD as u32];
 const OPTIONS: &[u32] = &[
     libc::TCP_NODELAY as u32,
     libc::SO_OOBINLINE as u32,
+    libc::SO_KEEPALIVE as u32,
     libc::SO_PEEK_OFF as u32,
     libc::UDP_GRO as u32,
     libc::IP_RECVERR as u32,

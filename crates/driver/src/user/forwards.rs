@@ -7,7 +7,7 @@ use std::sync::Arc;
 use channel::driving::{ForwardProtocol, UserForward, UserNetwork};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with, connect_unspec, sockopt};
+use rustix::net::{SocketFlags, acceptfrom_with, connect_unspec};
 use usernet::Nanos;
 use usernet::network::Network;
 use usernet::services::Services;
@@ -15,6 +15,7 @@ use wire::MacAddr;
 
 use super::calls;
 use super::events::{Kind, Tag};
+use super::sockets;
 
 /// Time between two questions for a station (RFC 1122, section 2.3.2.1: at most one a second).
 pub(super) const ASK_INTERVAL: Nanos = 1_000_000_000;
@@ -137,9 +138,7 @@ impl Forwards {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, peer) = acceptfrom_with(&open.socket, flags).ok()?;
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        let is_ready = sockopt::set_tcp_nodelay(&socket, true)
-            .and_then(|()| sockopt::set_socket_oobinline(&socket, true))
-            .is_ok();
+        let is_ready = sockets::prepare(&socket).is_ok();
         match peer.filter(|_| is_ready) {
             Some(peer) => Some((socket, peer)),
             None => {

@@ -116,6 +116,16 @@ pub(super) fn open(address: IpAddr, kind: SocketType) -> Result<OwnedFd, Errno> 
     socket_with(family_of(address), kind, flags, None)
 }
 
+/// Sets the options of a connection's socket.
+pub(super) fn prepare(fd: &OwnedFd) -> Result<(), Errno> {
+    // The guest has waited for more already, if it wants to.
+    sockopt::set_tcp_nodelay(fd, true)?;
+    // Urgent bytes stay in the stream, so that they are counted as others.
+    sockopt::set_socket_oobinline(fd, true)?;
+    // Probes of the guest are answered here: they do not find out that the peer is gone.
+    sockopt::set_socket_keepalive(fd, true)
+}
+
 impl Sockets {
     /// None yet; events of theirs come to `epoll`.
     pub(super) fn new(epoll: OwnedFd, keeper: Keeper) -> Self {
@@ -144,10 +154,7 @@ impl Sockets {
         }
         let opened = || -> Result<OwnedFd, Errno> {
             let fd = open(to.ip(), SocketType::STREAM)?;
-            // The guest has waited for more already, if it wants to.
-            sockopt::set_tcp_nodelay(&fd, true)?;
-            // Urgent bytes stay in the stream, so that they are counted as others.
-            sockopt::set_socket_oobinline(&fd, true)?;
+            prepare(&fd)?;
             match connect(&fd, &to) {
                 Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
                 Err(error) => Err(error),
@@ -556,6 +563,13 @@ impl OwnAddresses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_is_gone_is_found_out() {
+        let fd = open(Ipv4Addr::LOCALHOST.into(), SocketType::STREAM).unwrap();
+        prepare(&fd).unwrap();
+        assert_eq!(sockopt::socket_keepalive(&fd), Ok(true));
+    }
 
     /// The system sends to all addresses of loopback from the first, as to all of any network.
     #[test]
