@@ -549,7 +549,7 @@ impl OwnAddresses {
         // Nothing is sent: a datagram socket only finds its way.
         connect(&probe, &to)?;
         let own = SocketAddr::try_from(getsockname(&probe)?)?;
-        if own.ip() == address {
+        if own.ip() == address || is_subnet_router(address, own.ip()) {
             return Ok(true);
         }
         if self.others.len() >= KNOWN_MAX {
@@ -560,9 +560,39 @@ impl OwnAddresses {
     }
 }
 
+/// Returns whether an address is that of the routers of the subnet in which `own` is (RFC 4291,
+/// section 2.6.1): a host that forwards takes datagrams that go there. Prefixes of subnets have 64
+/// to 112 bits.
+fn is_subnet_router(address: IpAddr, own: IpAddr) -> bool {
+    let (IpAddr::V6(address), IpAddr::V6(own)) = (address, own) else {
+        return false;
+    };
+    let (address, own) = (address.to_bits(), own.to_bits());
+    let rest = address.trailing_zeros().min(64);
+    rest >= 16 && address >> rest == own >> rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_subnets_routers_is_the_hosts() {
+        let own = "2001:db8:5:0:1:2:3:4".parse().unwrap();
+        for (address, is_router) in [
+            ("2001:db8:5::", true),
+            ("2001:db8:5:0:1::", true),
+            ("2001:db8:5:0:1:2:3:0", true),
+            ("2001:db8:5:0:1:2:4:0", false),
+            ("2001:db8:5:0:1:2:3:8", false),
+            ("2001:db8:6::", false),
+            ("2001:db8::", false),
+            ("192.0.2.0", false),
+        ] {
+            let found = is_subnet_router(address.parse().unwrap(), own);
+            assert_eq!(found, is_router, "{address}");
+        }
+    }
 
     #[test]
     fn a_peer_that_is_gone_is_found_out() {
