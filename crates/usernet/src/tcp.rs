@@ -191,11 +191,9 @@ impl Flow {
         self.timer.deadline
     }
 
+    /// Whether it is one of the guest's that is not yet established.
     pub(crate) fn is_half_open(&self) -> bool {
-        matches!(
-            self.state,
-            State::Connecting | State::SynReceived | State::SynSent
-        )
+        matches!(self.state, State::Connecting | State::SynReceived)
     }
 
     /// The state for people.

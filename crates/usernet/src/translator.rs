@@ -34,7 +34,8 @@ pub struct Bounds {
     pub flows: u32,
     /// Flows of a guest.
     pub guest: u32,
-    /// Connections of a guest that are not yet established.
+    /// Connections of a guest that are not yet established, and as many of peers of forwards: those
+    /// take no place of the guest's own.
     pub half_open: u32,
     /// Mappings of a guest that peers of forwards have opened; the one that was not used for the
     /// longest time makes room for the next.
@@ -289,7 +290,7 @@ impl Translator {
     /// A SYN for which there is no flow.
     fn open(&mut self, now: Nanos, ends: &Ends, syn: &Incoming, out: &mut Vec<Action>) -> Verdict {
         let target = match self.target(Protocol::Tcp, ends.peer) {
-            Ok(target) if self.has_room(ends.station, true) => Ok(target),
+            Ok(target) if self.has_room(ends.station, |own| own.half_open) => Ok(target),
             Ok(_) => Err(Refusal::Flows),
             Err(refusal) => Err(refusal),
         };
@@ -334,7 +335,7 @@ impl Translator {
     ) -> Result<FlowId, Refusal> {
         let ends = self.checked_ends((guest, peer), station)?;
         if self.keys.contains_key(&(Protocol::Tcp, guest, Some(peer)))
-            || !self.has_room(station, true)
+            || !self.has_room(station, |own| own.unanswered)
         {
             return Err(Refusal::Flows);
         }
@@ -359,7 +360,7 @@ impl Translator {
         let (guest, peer) = (record.guest, record.peer);
         let ends = self.checked_ends((guest, peer), record.station)?;
         if self.keys.contains_key(&(Protocol::Tcp, guest, Some(peer)))
-            || !self.has_room(record.station, false)
+            || !self.has_room(record.station, |_| 0)
         {
             return Err(Refusal::Flows);
         }

@@ -175,6 +175,26 @@ fn half_open_connections_of_a_guest_are_bounded() {
 }
 
 #[test]
+fn peers_that_a_guest_does_not_answer_take_no_place_of_its_own_connections() {
+    let mut with = settings();
+    with.bounds.half_open = 3;
+    let mut translator = Translator::new(with);
+    let guest = ("10.0.2.15:22".parse().unwrap(), GUEST);
+    let mut accepted = |port: u16| {
+        let peer = std::net::SocketAddr::from((SERVER, port));
+        let mut out = Vec::new();
+        translator.accepted(0, guest, peer, 1000, &mut out).is_ok()
+    };
+    let all: Vec<_> = (1..=4).map(|port| accepted(port)).collect();
+    assert_eq!(all, [true, true, true, false]);
+    let frame = tcp(SERVER, fields(5000, IRS, 0, SYN), &[]);
+    let (net, mut out) = (NetHeader::default(), Vec::new());
+    let verdict = translator.frame(0, &frame, frame.len(), &net, &mut out);
+    assert_eq!(verdict, Verdict::Done);
+    assert!(matches!(out[..], [Action::Connect(..)]));
+}
+
+#[test]
 fn a_successor_continues_a_flow() {
     let (record, next) = recorded();
     let at = IRS.wrapping_add(1);

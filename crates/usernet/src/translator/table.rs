@@ -38,7 +38,9 @@ pub(super) type Key = (Protocol, SocketAddr, Option<SocketAddr>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     flows: u32,
-    half_open: u32,
+    pub(super) half_open: u32,
+    /// Connections of peers that the guest has not answered.
+    pub(super) unanswered: u32,
     /// Mappings that peers of forwards have opened.
     pub(super) forwarded: u32,
 }
@@ -105,6 +107,7 @@ impl Counts {
         Self {
             flows: u32::from(flow.state != State::Late),
             half_open: u32::from(flow.is_half_open()),
+            unanswered: u32::from(flow.state == State::SynSent),
             forwarded: 0,
         }
     }
@@ -158,14 +161,18 @@ impl Translator {
         reserve.shared = beyond.sum();
     }
 
-    /// Returns whether a guest may have one more flow. A flow that waits for late segments makes
-    /// room for it.
-    pub(super) fn has_room(&mut self, station: MacAddr, half_open: bool) -> bool {
+    /// Returns whether a guest may have one more flow, of whose kind `pending` are not established.
+    /// A flow that waits for late segments makes room for it.
+    pub(super) fn has_room(
+        &mut self,
+        station: MacAddr,
+        pending: impl FnOnce(&Counts) -> u32,
+    ) -> bool {
         let bounds = self.settings.bounds;
         let guest = self.guests.get(&station).copied().unwrap_or_default();
         guest.flows < bounds.guest
             && self.reserve.has_room(station, guest.flows, bounds.flows)
-            && !(half_open && guest.half_open >= bounds.half_open)
+            && pending(&guest) < bounds.half_open
             && (self.keys.len() < bounds.flows as usize || self.forget_late())
     }
 
@@ -194,6 +201,7 @@ impl Translator {
         let change = |all: u32, before, after| all.saturating_sub(before).saturating_add(after);
         counts.flows = change(counts.flows, before.flows, after.flows);
         counts.half_open = change(counts.half_open, before.half_open, after.half_open);
+        counts.unanswered = change(counts.unanswered, before.unanswered, after.unanswered);
         counts.forwarded = change(counts.forwarded, before.forwarded, after.forwarded);
         let now_beyond = self.reserve.beyond(station, counts.flows);
         self.reserve.shared = change(self.reserve.shared, beyond, now_beyond);
@@ -363,6 +371,7 @@ impl Entry {
             Self::Udp(mapping) => Counts {
                 flows: 1,
                 half_open: 0,
+                unanswered: 0,
                 forwarded: u32::from(mapping.forwarded.is_some()),
             },
         }

@@ -62,7 +62,7 @@ impl Translator {
                 return Verdict::Refused(Refusal::Denied);
             }
             Some(index) => self.id(index),
-            None if !self.has_room(packet.parsed.src, false) => {
+            None if !self.has_room(packet.parsed.src, |_| 0) => {
                 return Verdict::Refused(Refusal::Flows);
             }
             None => {
@@ -200,7 +200,7 @@ impl Translator {
         // A mapping is independent of its peer, but for one of a forward.
         let key = (Protocol::Udp, guest, forwarded.map(|_| peer));
         let is_known = forwarded.is_some_and(|of| self.peers.flows.contains_key(&of));
-        if is_known || self.keys.contains_key(&key) || !self.has_room(station, false) {
+        if is_known || self.keys.contains_key(&key) || !self.has_room(station, |_| 0) {
             return Err(Refusal::Flows);
         }
         Ok(self.insert(Entry::Udp(Mapping::of_peer(ends, forwarded, now))))
@@ -278,7 +278,7 @@ impl Translator {
                 self.end_mapping(self.id(*oldest), out);
             }
         }
-        if !self.has_room(station, false) {
+        if !self.has_room(station, |_| 0) {
             return Err(Refusal::Flows);
         }
         let mapping = Mapping::of_peer(ends, Some(from), now);
