@@ -1,6 +1,6 @@
 //! Waits, over sockets of ours and descriptors of others.
 
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -43,7 +43,10 @@ impl Library for Sockets {
 
     fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
         match SOCKETS.get(old) {
-            Some(socket) if is_owner() => SOCKETS.insert(new, socket),
+            Some(socket) if is_owner() => SOCKETS.insert(new, socket).inspect_err(|_| {
+                // SAFETY: the program does not know the descriptor: it gets an error.
+                drop(unsafe { OwnedFd::from_raw_fd(new) });
+            }),
             _ => Ok(()),
         }
     }
