@@ -1,5 +1,6 @@
 //! Frames as smoltcp has them, over anything that moves frames with headers of virtio-net.
 
+use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
 
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta, RxToken, TxToken};
@@ -7,11 +8,15 @@ use smoltcp::time::Instant;
 use wire::virtio::net::NetHeader;
 
 use crate::offload;
+use crate::stack::answer_of;
 
 /// Bytes of the Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
 /// Bytes of the longest frame that is sent: an IP packet of 65535 bytes and its Ethernet header.
 pub(crate) const LONGEST: usize = 65535 + ETHERNET;
+
+/// Answers of neighbours at most that are noted of the frames between two looks.
+const ANSWERS: usize = 16;
 
 /// A way for frames.
 pub trait Wire {
@@ -41,6 +46,8 @@ pub(crate) struct Device<W> {
     is_scaled: bool,
     /// The received frame. Kept for its memory.
     frame: Vec<u8>,
+    /// Neighbours that have answered since [`Device::take_answered`].
+    answered: Vec<IpAddr>,
 }
 
 /// A received frame, and room for a reply.
@@ -61,7 +68,13 @@ impl<W: Wire> Device<W> {
             mtu: mtu.into(),
             is_scaled: buffer > u16::MAX.into(),
             frame: Vec::new(),
+            answered: Vec::new(),
         }
+    }
+
+    /// Takes a neighbour that has answered.
+    pub(crate) fn take_answered(&mut self) -> Option<IpAddr> {
+        self.answered.pop()
     }
 }
 
@@ -85,6 +98,11 @@ impl<W: Wire> phy::Device for Device<W> {
             if offload::is_intact(&header, &self.frame) {
                 break;
             }
+        }
+        if let Some(by) = answer_of(&self.frame)
+            && self.answered.len() < ANSWERS
+        {
+            self.answered.push(by);
         }
         let room = Room {
             wire: &mut self.wire,

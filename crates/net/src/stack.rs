@@ -2,6 +2,7 @@
 //! tcp(7), udp(7) and ip(7) have them. None of the calls waits.
 
 mod datagrams;
+mod neighbours;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -18,9 +19,13 @@ use smoltcp::wire::{
     EthernetAddress, HardwareAddress, IpAddress, IpCidr, IpEndpoint, IpListenEndpoint,
 };
 
+use wire::MacAddr;
+
 use crate::config::{Config, Network, Route};
 use crate::device::{Device, Wire};
 use datagrams::Datagrams;
+pub(crate) use neighbours::answer_of;
+use neighbours::Questions;
 use streams::{Orphans, Stream};
 
 /// Sockets at most. The stack looks through all of them for each frame.
@@ -109,6 +114,8 @@ struct Seen {
 struct Addressing {
     dhcp: Option<SocketHandle>,
     routes: Vec<Route>,
+    /// With the router of DHCP.
+    in_use: Vec<Route>,
     dns: Vec<IpAddr>,
     /// Resolvers were given, and those of DHCP do not count.
     has_dns: bool,
@@ -123,6 +130,9 @@ pub struct Stack<W> {
     slots: Vec<Option<Slot>>,
     orphans: Orphans,
     addressing: Addressing,
+    /// The address of the interface.
+    mac: MacAddr,
+    questions: Questions,
     next_port: u16,
     buffer: usize,
     /// Bytes of an IP packet.
@@ -172,8 +182,9 @@ impl<W: Wire> Stack<W> {
     pub fn new(wire: W, config: &Config, seed: u64, now: Duration) -> Self {
         let now = instant(now);
         let mut device = Device::new(wire, config.mtu, config.buffer);
-        let mac = EthernetAddress(config.hardware_address());
-        let mut settings = smoltcp::iface::Config::new(HardwareAddress::Ethernet(mac));
+        let mac = MacAddr(config.hardware_address());
+        let address = HardwareAddress::Ethernet(EthernetAddress(mac.0));
+        let mut settings = smoltcp::iface::Config::new(address);
         settings.random_seed = seed;
         let mut interface = Interface::new(settings, &mut device, now);
         interface.update_ip_addrs(|addresses| {
@@ -195,9 +206,12 @@ impl<W: Wire> Stack<W> {
             addressing: Addressing {
                 dhcp,
                 routes: config.routes.clone(),
+                in_use: Vec::new(),
                 dns: config.dns.clone(),
                 has_dns: !config.dns.is_empty(),
             },
+            mac,
+            questions: Questions::default(),
             next_port: first + (seed % u64::from(last - first)) as u16,
             buffer: config.buffer,
             mtu: config.mtu.into(),
@@ -214,6 +228,7 @@ impl<W: Wire> Stack<W> {
         {
             routes.push(route);
         }
+        self.addressing.in_use.clone_from(&routes);
         self.interface.routes_mut().update(|table| {
             table.clear();
             for route in routes {
@@ -251,12 +266,16 @@ impl<W: Wire> Stack<W> {
     pub fn poll(&mut self, now: Duration) -> bool {
         self.now = instant(now);
         self.interface.poll_maintenance(self.now);
+        self.ask_neighbours();
         let mut has_changed = false;
         loop {
             let more = self.take_frames();
             has_changed |= more;
             if more {
                 self.fill_listeners();
+                while let Some(by) = self.device.take_answered() {
+                    self.questions.answered(by);
+                }
             }
             self.cork_streams();
             let sent = self
@@ -270,6 +289,7 @@ impl<W: Wire> Stack<W> {
         }
         // A time limit ends a connection without a frame.
         has_changed |= self.look_after_streams();
+        has_changed |= self.look_after_datagrams();
         if has_changed {
             self.follow_dhcp();
             self.count_events();
@@ -306,7 +326,13 @@ impl<W: Wire> Stack<W> {
             // The stack would send at once. The switch's call comes before, if it is alive.
             return Some(NO_ROOM);
         }
-        let delay = self.interface.poll_delay(instant(now), &self.sockets);
+        let now = instant(now);
+        let delay = self.interface.poll_delay(now, &self.sockets);
+        let question = self.questions.due().map(|due| match due > now {
+            true => due - now,
+            false => smoltcp::time::Duration::ZERO,
+        });
+        let delay = [delay, question].into_iter().flatten().min();
         delay.map(|delay| Duration::from_micros(delay.total_micros()))
     }
 

@@ -1,11 +1,13 @@
 //! UDP.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use libc::{POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::udp::{self, PacketBuffer, PacketMetadata};
+use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{IpAddress, IpEndpoint, IpListenEndpoint};
 
 use super::{Body, Id, Options, Received, Stack};
@@ -13,6 +15,9 @@ use crate::device::Wire;
 
 /// Datagrams that a buffer holds.
 const DATAGRAMS: usize = 256;
+/// Time for a datagram to leave. A neighbour that is not there has not answered three questions
+/// then, and what waits for it, and all behind it, is lost.
+const LEAVES: Duration = Duration::from_secs(3);
 
 /// A UDP socket.
 #[derive(Debug)]
@@ -22,6 +27,12 @@ pub(super) struct Datagrams {
     pub(super) peer: Option<IpEndpoint>,
     /// Shut down for reading, and for writing.
     is_shut: (bool, bool),
+    /// Bytes that were given to the stack.
+    given: usize,
+    /// Bytes of them that have left, and when that was seen; none: no datagram waits.
+    left: Option<(usize, Instant)>,
+    /// Received by the stack before it lost what waited.
+    early: VecDeque<(IpEndpoint, Vec<u8>)>,
 }
 
 /// Applies options to a socket of the stack.
@@ -41,7 +52,48 @@ impl Datagrams {
             handle: sockets.add(udp::Socket::new(room(), room())),
             peer: None,
             is_shut: (false, false),
+            given: 0,
+            left: None,
+            early: VecDeque::new(),
         }
+    }
+
+    /// Loses what waits for a neighbour that is not there. `true`: it has.
+    fn look_after(
+        &mut self,
+        sockets: &mut SocketSet<'static>,
+        bound: Option<IpListenEndpoint>,
+        now: Instant,
+    ) -> bool {
+        let socket = sockets.get_mut::<udp::Socket<'_>>(self.handle);
+        if socket.send_queue() == 0 {
+            self.left = None;
+            return false;
+        }
+        // The queue has padding in it at times.
+        let left = self.given.saturating_sub(socket.send_queue());
+        match self.left {
+            Some((before, since)) if left <= before => {
+                if now < since + LEAVES {
+                    return false;
+                }
+            }
+            _ => {
+                self.left = Some((left, now));
+                return false;
+            }
+        }
+        // The stack has no way to lose the one without what was received.
+        while self.early.len() < DATAGRAMS
+            && let Ok((payload, metadata)) = socket.recv()
+        {
+            self.early.push_back((metadata.endpoint, payload.to_vec()));
+        }
+        socket.close();
+        // The port was bound before, and is not 0.
+        let _ = bound.map(|bound| socket.bind(bound));
+        self.left = None;
+        true
     }
 
     pub(super) fn close(self, sockets: &mut SocketSet<'_>) {
@@ -63,13 +115,15 @@ impl Datagrams {
 
     pub(super) fn queues(&self, sockets: &SocketSet<'static>) -> (usize, usize) {
         let socket = self.of(sockets);
-        (socket.recv_queue(), socket.send_queue())
+        let early = self.early.iter().map(|(_, payload)| payload.len());
+        let early: usize = early.sum();
+        (early + socket.recv_queue(), socket.send_queue())
     }
 
     pub(super) fn events(&self, sockets: &SocketSet<'static>) -> i16 {
         let socket = self.of(sockets);
         let mut events = 0;
-        if socket.can_recv() || self.is_shut.0 {
+        if socket.can_recv() || !self.early.is_empty() || self.is_shut.0 {
             events |= POLLIN;
         }
         // With half of the buffer there is room for a datagram, wherever in it the room lies.
@@ -171,11 +225,27 @@ impl<W: Wire> Stack<W> {
         }
         self.give_port(id)?;
         let socket = self.sockets.get_mut::<udp::Socket<'_>>(handle);
-        let sent = socket.send_slice(bytes, to);
-        sent.map(|()| bytes.len()).map_err(|error| match error {
+        socket.send_slice(bytes, to).map_err(|error| match error {
             udp::SendError::BufferFull => Errno::AGAIN,
             udp::SendError::Unaddressable => Errno::NETUNREACH,
-        })
+        })?;
+        self.note_neighbour(to.addr);
+        if let Body::Datagrams(datagrams) = &mut self.socket_mut(id)?.body {
+            datagrams.given = datagrams.given.wrapping_add(bytes.len());
+        }
+        Ok(bytes.len())
+    }
+
+    /// Loses datagrams that cannot leave. `true`: there were some.
+    pub(super) fn look_after_datagrams(&mut self) -> bool {
+        let mut has_changed = false;
+        for socket in self.slots.iter_mut().flatten() {
+            if let Body::Datagrams(datagrams) = &mut socket.body {
+                let bound = socket.bound;
+                has_changed |= datagrams.look_after(&mut self.sockets, bound, self.now);
+            }
+        }
+        has_changed
     }
 
     pub(super) fn receive_datagram(
@@ -187,24 +257,35 @@ impl<W: Wire> Stack<W> {
         if let Some(error) = self.socket_mut(id)?.error.take() {
             return Err(error);
         }
-        let datagrams = self.datagrams(id)?;
-        let (handle, peer, is_shut) = (datagrams.handle, datagrams.peer, datagrams.is_shut.0);
-        let socket = self.sockets.get_mut::<udp::Socket<'_>>(handle);
+        let Self { slots, sockets, .. } = self;
+        let slot = slots.get_mut(id).and_then(Option::as_mut);
+        let Some(Body::Datagrams(datagrams)) = slot.map(|slot| &mut slot.body) else {
+            return Err(Errno::OPNOTSUPP);
+        };
+        let socket = sockets.get_mut::<udp::Socket<'_>>(datagrams.handle);
         loop {
-            let Ok((payload, metadata)) = socket.peek() else {
+            let early = datagrams.early.front();
+            let is_early = early.is_some();
+            let next = match early {
+                Some((from, payload)) => Some((payload.as_slice(), *from)),
+                None => socket
+                    .peek()
+                    .ok()
+                    .map(|(payload, metadata)| (payload, metadata.endpoint)),
+            };
+            let Some((payload, from)) = next else {
                 let nothing = Received {
                     len: 0,
                     whole: 0,
                     from: None,
                 };
-                return if is_shut {
+                return if datagrams.is_shut.0 {
                     Ok(nothing)
                 } else {
                     Err(Errno::AGAIN)
                 };
             };
-            let from = metadata.endpoint;
-            let is_heard = peer.is_none_or(|peer| peer == from);
+            let is_heard = datagrams.peer.is_none_or(|peer| peer == from);
             let len = payload.len().min(bytes.len());
             let received = Received {
                 len,
@@ -214,7 +295,11 @@ impl<W: Wire> Stack<W> {
             bytes[..len].copy_from_slice(&payload[..len]);
             if !is_heard || !peek {
                 // It is there: it was looked at.
-                let _ = socket.recv();
+                if is_early {
+                    datagrams.early.pop_front();
+                } else {
+                    let _ = socket.recv();
+                }
             }
             if is_heard {
                 return Ok(received);

@@ -24,6 +24,8 @@ const OPENING_TIME: Duration = Duration::from_secs(30);
 const ANSWER_TIME: Duration = Duration::from_secs(924);
 /// Time in which a closed connection has to end.
 const END_TIME: Duration = Duration::from_secs(60);
+/// A connection that sends asks for its neighbour as often.
+const ASKS: Duration = Duration::from_secs(30);
 /// Connections that are closed and wait to end, at most: the oldest is forgotten.
 const MOST_ORPHANS: usize = 128;
 
@@ -52,6 +54,8 @@ pub(super) struct Listener {
 #[derive(Debug)]
 pub(super) struct Connection {
     handle: SocketHandle,
+    /// Time from which on its neighbour is asked for again.
+    asks: Instant,
     /// It was not established yet.
     is_opening: bool,
     /// When it was looked at last.
@@ -321,6 +325,7 @@ impl<W: Wire> Stack<W> {
             .map_err(|_| Errno::NETUNREACH)?;
         let state = socket.state();
         let handle = self.sockets.add(socket);
+        self.note_neighbour(to.ip().into());
         apply(&mut self.sockets, handle, &options);
         let began = self.now;
         let own = self.socket_mut(id)?;
@@ -328,6 +333,7 @@ impl<W: Wire> Stack<W> {
         own.error = None;
         own.body = Body::Stream(Stream::Open(Connection {
             handle,
+            asks: began + ASKS,
             is_opening: true,
             state,
             is_shut: false,
@@ -405,6 +411,7 @@ impl<W: Wire> Stack<W> {
         let state = of(&self.sockets, handle).state();
         let connection = Connection {
             handle,
+            asks: self.now + ASKS,
             is_opening: false,
             state,
             is_shut: false,
@@ -437,6 +444,12 @@ impl<W: Wire> Stack<W> {
             return Err(Errno::AGAIN);
         }
         let handle = connection.handle;
+        if self.now >= self.connection(id)?.asks {
+            self.connection(id)?.asks = self.now + ASKS;
+            if let Some(peer) = of(&self.sockets, handle).remote_endpoint() {
+                self.note_neighbour(peer.addr);
+            }
+        }
         let options = self.options(id)?;
         let socket = of_mut(&mut self.sockets, handle);
         if bytes.is_empty() {

@@ -377,6 +377,47 @@ fn a_full_buffer_of_datagrams_takes_none_until_half_of_it_is_empty() {
 }
 
 #[test]
+fn a_neighbour_that_is_not_there_holds_up_no_other() {
+    let mut pair = Pair::new(65536);
+    let listener = pair.listener(80);
+    let server = pair.stacks[1].open(Kind::Datagram).unwrap();
+    pair.stacks[1].bind(server, at(2, 53)).unwrap();
+    let stack = &mut pair.stacks[0];
+    let [dead, socket] = [0; 2].map(|_| stack.open(Kind::Datagram).unwrap());
+    assert_eq!(stack.send(dead, b"lost", Some(at(9, 53))), Ok(4));
+    let lost = stack.open(Kind::Stream).unwrap();
+    assert_eq!(stack.connect(lost, at(8, 80)), Err(Errno::INPROGRESS));
+    pair.pass_for(Duration::from_millis(1500));
+    // smoltcp asks for one of those two again before it would for a third.
+    let stack = &mut pair.stacks[0];
+    let client = stack.open(Kind::Stream).unwrap();
+    assert_eq!(stack.connect(client, at(2, 80)), Err(Errno::INPROGRESS));
+    assert_eq!(stack.send(socket, b"found", Some(at(2, 53))), Ok(5));
+    assert_eq!(stack.send(dead, b"behind", Some(at(2, 53))), Ok(6));
+    pair.pass_for(Duration::from_millis(200));
+    assert_eq!(pair.stacks[0].ready(client, POLLOUT), POLLOUT);
+    assert!(pair.stacks[1].accept(listener).is_ok());
+    let mut bytes = [0; 9];
+    let received = pair.stacks[1].receive(server, &mut bytes, false);
+    assert_eq!(received.map(|received| received.len), Ok(5));
+    // One that was received is there yet when those behind the first one are lost.
+    let own = SocketAddr::new(at(1, 0).ip(), pair.stacks[0].local(dead).unwrap().port());
+    assert_eq!(pair.stacks[1].send(server, b"here", Some(own)), Ok(4));
+    pair.pass_for(Duration::from_secs(4));
+    let stack = &mut pair.stacks[0];
+    assert_eq!(stack.queued(dead), (4, 0));
+    for peek in [true, false] {
+        let received = stack.receive(dead, &mut bytes, peek).unwrap();
+        assert_eq!((received.len, received.from), (4, Some(at(2, 53))));
+    }
+    assert_eq!(stack.receive(dead, &mut bytes, false), Err(Errno::AGAIN));
+    assert_eq!(stack.send(dead, b"again", Some(at(2, 53))), Ok(5));
+    pair.pass_for(Duration::from_secs(2));
+    let received = pair.stacks[1].receive(server, &mut bytes, false);
+    assert_eq!(received.map(|received| received.len), Ok(5));
+}
+
+#[test]
 fn an_event_is_counted_once_and_the_programs_own_calls_are_none() {
     let mut pair = Pair::new(65536);
     let [client, server] = pair.connected();

@@ -1,0 +1,164 @@
+//! Questions for the stations of neighbours, beside those of smoltcp 0.14: it asks one a second,
+//! whatever there is to ask, and for one that does not answer again and again, so that it may never
+//! ask for another. An answer counts for it whoever has asked.
+
+use std::net::IpAddr;
+
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::IpAddress;
+use wire::MacAddr;
+use wire::build::PacketBuilder;
+use wire::virtio::net::NetHeader;
+
+use super::{Stack, cidr};
+use crate::device::Wire;
+
+/// Questions for a neighbour, and the time between two (arp(7), `mcast_solicit`, `retrans_time`).
+const TRIES: u8 = 3;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A neighbour is asked for anew after so long, if there is something for it: smoltcp forgets a
+/// station after a minute.
+const FRESH: Duration = Duration::from_secs(30);
+/// Neighbours at most that are asked for; the one that came first makes room.
+const MOST: usize = 64;
+/// Hop limit of neighbour discovery (RFC 4861, section 4.3).
+const HOPS: u8 = 255;
+const SOLICITATION: u8 = 135;
+
+#[derive(Debug)]
+struct Question {
+    to: IpAddress,
+    next: Instant,
+    left: u8,
+    /// Time from which on it is asked for anew.
+    until: Instant,
+}
+
+/// The neighbours that were asked for last.
+#[derive(Debug, Default)]
+pub(super) struct Questions(Vec<Question>);
+
+impl Questions {
+    /// There is something for a neighbour.
+    fn note(&mut self, to: IpAddress, now: Instant) {
+        let known = self.0.iter().position(|question| question.to == to);
+        match known {
+            Some(at) if now < self.0[at].until => return,
+            Some(at) => drop(self.0.remove(at)),
+            None if self.0.len() >= MOST => drop(self.0.remove(0)),
+            None => {}
+        }
+        self.0.push(Question {
+            to,
+            next: now,
+            left: TRIES,
+            until: now + FRESH,
+        });
+    }
+
+    /// A neighbour has answered.
+    pub(super) fn answered(&mut self, by: IpAddr) {
+        let by = IpAddress::from(by);
+        let mut all = self.0.iter_mut();
+        if let Some(question) = all.find(|question| question.to == by) {
+            question.left = 0;
+        }
+    }
+
+    /// When the next question is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let open = self.0.iter().filter(|question| question.left > 0);
+        open.map(|question| question.next).min()
+    }
+
+    /// Takes a question that is due.
+    fn take(&mut self, now: Instant) -> Option<IpAddress> {
+        let mut all = self.0.iter_mut();
+        let question = all.find(|question| question.left > 0 && question.next <= now)?;
+        question.left -= 1;
+        question.next = now + INTERVAL;
+        Some(question.to)
+    }
+}
+
+impl<W: Wire> Stack<W> {
+    /// Sees to it that the neighbour is asked for that a packet goes to.
+    pub(super) fn note_neighbour(&mut self, to: IpAddress) {
+        if to.is_unicast()
+            && let Some(hop) = self.next_hop(to)
+        {
+            self.questions.note(hop, self.now);
+        }
+    }
+
+    /// The neighbour that a packet goes to.
+    fn next_hop(&self, to: IpAddress) -> Option<IpAddress> {
+        let mut own = self.interface.ip_addrs().iter();
+        if own.any(|own| own.contains_addr(&to)) {
+            return Some(to);
+        }
+        let routes = self.addressing.in_use.iter();
+        let routes = routes.filter(|route| cidr(route.to).contains_addr(&to));
+        let closest = routes.max_by_key(|route| route.to.prefix)?;
+        Some(closest.by.into())
+    }
+
+    /// Asks for neighbours.
+    pub(super) fn ask_neighbours(&mut self) {
+        while self.device.wire.has_room()
+            && let Some(to) = self.questions.take(self.now)
+        {
+            if let Some(frame) = self.question(to) {
+                self.device.wire.transmit(frame.len(), |room| {
+                    room.copy_from_slice(&frame);
+                    ((), NetHeader::default())
+                });
+            }
+        }
+    }
+
+    /// An ARP request (RFC 826), or a neighbour solicitation (RFC 4861, section 4.3) to the group
+    /// of the address (RFC 4291, section 2.7.1).
+    fn question(&self, to: IpAddress) -> Option<Vec<u8>> {
+        let from = self.interface.get_source_address(&to)?;
+        let frame = match (IpAddr::from(from), IpAddr::from(to)) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                PacketBuilder::new(self.mac, MacAddr::BROADCAST).arp_request(from, to)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let [.., a, b, c] = to.octets();
+                let low = [u16::from_be_bytes([0xff, a]), u16::from_be_bytes([b, c])];
+                let group = [0xff02, 0, 0, 0, 0, 1, low[0], low[1]];
+                let body = [&to.octets()[..], &[1, 1], &self.mac.0].concat();
+                PacketBuilder::new(self.mac, MacAddr([0x33, 0x33, 0xff, a, b, c]))
+                    .ipv6(from, group)
+                    .ttl(HOPS)
+                    .icmp(SOLICITATION, 0, [0; 4])
+                    .payload(&body)
+            }
+            _ => return None,
+        };
+        Some(frame.build())
+    }
+}
+
+/// The neighbour that a frame is an answer of.
+pub(crate) fn answer_of(frame: &[u8]) -> Option<IpAddr> {
+    const ARP: [u8; 2] = [0x08, 0x06];
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    const REPLY: [u8; 2] = [0, 2];
+    const ICMPV6: u8 = 58;
+    const ADVERTISEMENT: u8 = 136;
+    let kind: [u8; 2] = frame.get(12..14)?.try_into().ok()?;
+    match kind {
+        ARP if *frame.get(20..22)? == REPLY => {
+            let sender: [u8; 4] = frame.get(28..32)?.try_into().ok()?;
+            Some(sender.into())
+        }
+        IPV6 if *frame.get(20)? == ICMPV6 && *frame.get(54)? == ADVERTISEMENT => {
+            let sender: [u8; 16] = frame.get(22..38)?.try_into().ok()?;
+            Some(sender.into())
+        }
+        _ => None,
+    }
+}
