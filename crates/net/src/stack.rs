@@ -129,6 +129,8 @@ pub struct Stack<W> {
     sockets: SocketSet<'static>,
     slots: Vec<Option<Slot>>,
     orphans: Orphans,
+    /// Closed UDP sockets with datagrams that have not left, and until when they are there.
+    leaving: Vec<(SocketHandle, Instant)>,
     addressing: Addressing,
     /// The address of the interface.
     mac: MacAddr,
@@ -203,6 +205,7 @@ impl<W: Wire> Stack<W> {
             sockets,
             slots: Vec::new(),
             orphans: Orphans::default(),
+            leaving: Vec::new(),
             addressing: Addressing {
                 dhcp,
                 routes: config.routes.clone(),
@@ -456,7 +459,7 @@ impl<W: Wire> Stack<W> {
         };
         match socket.body {
             Body::Stream(stream) => self.close_stream(stream, socket.options.abort),
-            Body::Datagrams(datagrams) => datagrams.close(&mut self.sockets),
+            Body::Datagrams(datagrams) => self.close_datagrams(&datagrams),
         }
     }
 
@@ -465,7 +468,7 @@ impl<W: Wire> Stack<W> {
         for id in 0..self.slots.len() {
             self.close(id);
         }
-        self.orphans.are_done(&self.sockets)
+        self.orphans.are_done(&self.sockets) && self.leaving.is_empty()
     }
 
     /// bind(2).

@@ -18,6 +18,8 @@ const DATAGRAMS: usize = 256;
 /// Time for a datagram to leave. A neighbour that is not there has not answered three questions
 /// then, and what waits for it, and all behind it, is lost.
 const LEAVES: Duration = Duration::from_secs(3);
+/// Closed sockets with datagrams that have not left, at most: the oldest is forgotten.
+const MOST_LEAVING: usize = 64;
 
 /// A UDP socket.
 #[derive(Debug)]
@@ -94,10 +96,6 @@ impl Datagrams {
         let _ = bound.map(|bound| socket.bind(bound));
         self.left = None;
         true
-    }
-
-    pub(super) fn close(self, sockets: &mut SocketSet<'_>) {
-        drop(sockets.remove(self.handle));
     }
 
     pub(super) fn bind(
@@ -236,8 +234,30 @@ impl<W: Wire> Stack<W> {
         Ok(bytes.len())
     }
 
+    /// Closes a socket, when all that was sent has left.
+    pub(super) fn close_datagrams(&mut self, datagrams: &Datagrams) {
+        let handle = datagrams.handle;
+        if self.sockets.get::<udp::Socket<'_>>(handle).send_queue() == 0 {
+            return drop(self.sockets.remove(handle));
+        }
+        self.leaving.push((handle, self.now + LEAVES));
+        if self.leaving.len() > MOST_LEAVING {
+            let (oldest, _) = self.leaving.remove(0);
+            drop(self.sockets.remove(oldest));
+        }
+    }
+
     /// Loses datagrams that cannot leave. `true`: there were some.
     pub(super) fn look_after_datagrams(&mut self) -> bool {
+        let (sockets, now) = (&mut self.sockets, self.now);
+        self.leaving.retain(|(handle, until)| {
+            let waits = sockets.get::<udp::Socket<'_>>(*handle).send_queue() > 0;
+            let stays = waits && now < *until;
+            if !stays {
+                drop(sockets.remove(*handle));
+            }
+            stays
+        });
         let mut has_changed = false;
         for socket in self.slots.iter_mut().flatten() {
             if let Body::Datagrams(datagrams) = &mut socket.body {

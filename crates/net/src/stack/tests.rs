@@ -377,6 +377,26 @@ fn a_full_buffer_of_datagrams_takes_none_until_half_of_it_is_empty() {
 }
 
 #[test]
+fn a_datagram_leaves_though_its_socket_is_closed_at_once() {
+    let mut pair = Pair::new(65536);
+    let server = pair.stacks[1].open(Kind::Datagram).unwrap();
+    pair.stacks[1].bind(server, at(2, 53)).unwrap();
+    let stack = &mut pair.stacks[0];
+    for own in [2, 9] {
+        // Neither neighbour is known yet.
+        let client = stack.open(Kind::Datagram).unwrap();
+        assert_eq!(stack.send(client, b"last", Some(at(own, 53))), Ok(4));
+        stack.close(client);
+    }
+    assert!(!stack.close_all());
+    pair.settle();
+    let received = pair.stacks[1].receive(server, &mut [0; 9], false);
+    assert_eq!(received.map(|received| received.len), Ok(4));
+    pair.pass_for(Duration::from_secs(4));
+    assert!(pair.stacks[0].close_all(), "a neighbour that is not there ends no program later");
+}
+
+#[test]
 fn a_neighbour_that_is_not_there_holds_up_no_other() {
     let mut pair = Pair::new(65536);
     let listener = pair.listener(80);
