@@ -299,10 +299,11 @@ pub(super) struct Add {
     /// Role of Lasthop at the socket
     #[arg(long, value_parser = one_of::<Role>(ROLES), default_value = "server")]
     role: Role,
-    /// MAC address of the guest or of a TAP port's interface; also the default of --macs
+    /// MAC address of the guest, which is also the default of --macs, of a TAP port's interface, or
+    /// of a user port's gateway
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
-    /// MTU offered to the guest, and of a TAP port's interface, in bytes
+    /// MTU offered to the guest, of a TAP port's interface, or of a user port's guests, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
     /// Pattern for the names of the VMM's vCPU threads, with `*` as wildcard
@@ -409,7 +410,7 @@ pub(super) struct Changes {
     /// New host interface of an uplink or TAP port; its driver starts anew
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// New driver of an uplink
+    /// New driver of an uplink or TAP port
     #[arg(long, value_parser = one_of::<UplinkDriver>(DRIVERS))]
     driver: Option<UplinkDriver>,
     /// New IP address of a TAP port's interface, like 10.0.0.1/24; the interface is made anew
@@ -418,10 +419,11 @@ pub(super) struct Changes {
     /// Give the interface of a TAP port no address
     #[arg(long, conflicts_with = "address")]
     no_address: bool,
-    /// New network namespace of the interface: name or path; its driver starts anew
+    /// New network namespace of the interface, or of a user port's sockets: name or path; its
+    /// driver starts anew
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
-    /// The interface is in the network namespace of Lasthop
+    /// Interface or sockets are in the network namespace of Lasthop
     #[arg(long, conflicts_with = "netns")]
     no_netns: bool,
     /// Make it an access port of this segment
@@ -440,13 +442,14 @@ pub(super) struct Changes {
     /// Role of Lasthop at the socket; the guest loses the connection
     #[arg(long, value_parser = one_of::<Role>(ROLES))]
     role: Option<Role>,
-    /// MAC address of the guest; also the default of --macs
+    /// MAC address of the guest, which is also the default of --macs, of a TAP port's interface, or
+    /// of a user port's gateway
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
     /// Remove the MAC address
     #[arg(long, conflicts_with = "mac")]
     no_mac: bool,
-    /// MTU offered to the guest, in bytes
+    /// MTU offered to the guest, of a TAP port's interface, or of a user port's guests, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
     /// Offer no MTU

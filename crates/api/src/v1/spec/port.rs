@@ -209,11 +209,12 @@ pub struct PortSpec {
     pub segment: Option<String>,
     /// The segments of a trunk port, instead of `segment`; VLAN tags distinguish them.
     pub trunk: Option<Vec<String>>,
-    /// The guest's MAC address. The guest may use no other, unless `port_security` allows it. A TAP
-    /// port's interface gets it.
+    /// The guest's MAC address. The guest may use no other, unless `port_security` allows it. The
+    /// interface of a TAP port and the gateway of a user port get it.
     pub mac: Option<String>,
     /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
-    /// (virtio 1.3, 5.1.3); not offered without it. A TAP port's interface gets it.
+    /// (virtio 1.3, 5.1.3); not offered without it. A TAP port's interface gets it. A user port has
+    /// 1280 at least, and advertises it to guests.
     #[schema(minimum = 68, maximum = 9216)]
     pub mtu: Option<u16>,
     /// The port's share of the switch's time under contention, 1 to 1000, relative to other ports.
@@ -355,7 +356,8 @@ pub struct PortPatch {
     /// that of a TAP port's name.
     #[serde(default, with = "present")]
     pub interface: Option<Option<String>>,
-    /// The new driver of an uplink, which gets another driver process. `null` for `auto`.
+    /// The new driver of an uplink or a TAP port, which gets another driver process. `null` for
+    /// `auto`.
     #[serde(default, with = "present")]
     pub driver: Option<Option<UplinkDriver>>,
     /// The new address and prefix length of a TAP port's interface, or none; the interface is made

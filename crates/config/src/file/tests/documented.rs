@@ -180,6 +180,21 @@ const EXAMPLES: &[(&str, &str, usize)] = &[
         include_str!("../../../../../docs/user/rate-limits.md"),
         1,
     ),
+    (
+        "memif.md",
+        include_str!("../../../../../docs/user/memif.md"),
+        1,
+    ),
+    (
+        "sockets.md",
+        include_str!("../../../../../docs/user/sockets.md"),
+        1,
+    ),
+    (
+        "user-network.md",
+        include_str!("../../../../../docs/user/user-network.md"),
+        1,
+    ),
 ];
 
 #[test]

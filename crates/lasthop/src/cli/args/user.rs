@@ -173,13 +173,13 @@ pub(in crate::cli) enum Forward {
         /// Where the host listens, like "tcp 127.0.0.1:2222"
         #[arg(value_name = "LISTEN")]
         listen: String,
-        /// Where it leads: the port of a guest or an address, and a TCP port, like vm1:22
+        /// Where it leads: the port of a guest or an address, and a port there, like vm1:22
         #[arg(value_name = "TO")]
         to: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Remove a forward; its connections stay
+    /// Remove a forward; its connections stay, its UDP mappings end
     Remove {
         /// User port
         #[arg(value_parser = name)]
