@@ -1077,7 +1077,7 @@ fn the_example_of_the_man_page_is_right() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/example.toml");
     let mut command = lasthop();
     command.args(["run", "--check", "--config", example]);
-    let fine = format!("{example}: ok, 3 segments, 4 ports\n");
+    let fine = format!("{example}: ok, 3 segments, 5 ports\n");
     command.assert().success().stdout(fine);
 }
 
