@@ -66,23 +66,23 @@ impl<'de> Visitor<'de> for AllowedVisitor {
     }
 }
 
-/// Port security: what a port's guest may send. The defaults of a vhost-user port are those for a
-/// single host; other ports are not restricted by default.
+/// Port security: what a port's guest may send. The defaults of a vhost-user, netmap or memif port
+/// are those for a single host; other ports are not restricted by default.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecuritySpec {
-    /// Source MAC addresses. Default for a vhost-user port: its `mac`, or `sticky` without one; for
-    /// others `any`.
+    /// Source MAC addresses. Default for a vhost-user, netmap or memif port: its `mac`, or `sticky`
+    /// without one; for others `any`.
     pub macs: Option<Allowed>,
     /// IP addresses and networks, of sources and of senders in ARP and neighbour discovery.
     /// Default: `any`.
     pub addresses: Option<Allowed>,
-    /// Whether the guest may serve DHCP, for IPv4 and IPv6. Default: false for a vhost-user port,
-    /// true for others.
+    /// Whether the guest may serve DHCP, for IPv4 and IPv6. Default: false for a vhost-user, netmap
+    /// or memif port, true for others.
     pub dhcp_server: Option<bool>,
     /// Whether the guest may send router advertisements and redirects. Default: false for a
-    /// vhost-user port, true for others.
+    /// vhost-user, netmap or memif port, true for others.
     pub router: Option<bool>,
 }
 

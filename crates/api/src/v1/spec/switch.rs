@@ -133,7 +133,7 @@ words! {
 pub enum Workers {
     /// One worker for each core that the switch may use, at most eight.
     Auto,
-    /// Number of learned entries that were removed.
+    /// This number of workers.
     Count(u16),
 }
 
