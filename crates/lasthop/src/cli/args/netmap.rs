@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// How a program waits, with the meaning of each word.
 const WAITS: [(&str, &str); 3] = [
-    ("adaptive", "Look on while that is cheaper than sleeping"),
+    ("adaptive", "Poll while that is cheaper than sleeping"),
     ("sleep", "Sleep at once"),
     ("spin", "Never sleep; occupies a core"),
 ];
