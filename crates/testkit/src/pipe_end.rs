@@ -5,7 +5,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -15,8 +14,8 @@ use rustix::net::{
     sendmsg, socket_with,
 };
 
-/// Time for an answer.
-const LIMIT: Duration = Duration::from_secs(10);
+use crate::wait::LIMIT;
+
 /// Bytes of the file.
 const FILE: u64 = 1 << 20;
 

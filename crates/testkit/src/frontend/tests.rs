@@ -2,14 +2,13 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::guest_ram::{GuestRam, RegionSpec};
-
-const TIMEOUT: Duration = Duration::from_secs(2);
+use crate::wait::LIMIT;
 
 fn pair() -> (FrontEnd, FrontEnd) {
     let (a, b) = UnixStream::pair().expect("sockets");
     (
-        FrontEnd::over(a, TIMEOUT).expect("a socket"),
-        FrontEnd::over(b, TIMEOUT).expect("a socket"),
+        FrontEnd::over(a, LIMIT).expect("a socket"),
+        FrontEnd::over(b, LIMIT).expect("a socket"),
     )
 }
 
@@ -101,7 +100,7 @@ fn anything_can_be_sent() {
     assert!(matches!(peer.receive(), Err(FrontError::BadReply { .. })));
     front.send_bytes(b"half", &[]).expect("sent");
     drop(front);
-    assert!(peer.closes_within(TIMEOUT));
+    assert!(peer.closes_within(LIMIT));
 }
 
 #[test]
@@ -149,8 +148,8 @@ fn the_listening_side_waits_so_long_and_no_longer() {
         listener.accept(Duration::from_millis(1)),
         Err(FrontError::Timeout(_))
     ));
-    let caller = FrontEnd::connect(&path, TIMEOUT).expect("a listener");
-    let accepted = listener.accept(TIMEOUT).expect("a caller");
+    let caller = FrontEnd::connect(&path, LIMIT).expect("a listener");
+    let accepted = listener.accept(LIMIT).expect("a caller");
     caller.send_raw(1, VERSION, 0, &[], &[]).expect("sent");
     assert_eq!(accepted.receive().expect("a message").request, 1);
     drop(listener);
@@ -166,6 +165,6 @@ fn events_count() {
     assert_eq!(a.wait(Duration::ZERO), 0);
     b.signal();
     b.signal();
-    assert!(wait_any(&[&a, &b], TIMEOUT));
-    assert_eq!((a.take(), b.wait(TIMEOUT), b.take()), (0, 2, 0));
+    assert!(wait_any(&[&a, &b], LIMIT));
+    assert_eq!((a.take(), b.wait(LIMIT), b.take()), (0, 2, 0));
 }

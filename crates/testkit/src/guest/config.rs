@@ -9,6 +9,7 @@ use crate::features::{
 };
 use crate::guest_ram::{GuestRam, RegionSpec};
 use crate::net::{Cuts, NetOptions, RxBuffers};
+use crate::wait::LIMIT;
 
 /// Configuration of a guest.
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ impl Default for GuestConfig {
             memory_slots: false,
             enables_first: false,
             busy: false,
-            timeout: Duration::from_secs(5),
+            timeout: LIMIT,
         }
     }
 }

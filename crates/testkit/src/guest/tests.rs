@@ -18,6 +18,7 @@ use crate::net::{Cuts, HEADER_LEN, RxBuffers};
 use crate::packets::{
     Flow, Numbered, SequenceChecker, numbered_payload, payload_of, tcp_super, udp,
 };
+use crate::wait::LIMIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const OFFERED: u64 = VERSION_1
@@ -53,7 +54,7 @@ struct Backend {
 impl Backend {
     fn spawn(socket: UnixStream) -> JoinHandle<()> {
         std::thread::spawn(move || {
-            let peer = FrontEnd::over(socket, Duration::from_secs(1)).expect("a socket");
+            let peer = FrontEnd::over(socket, LIMIT).expect("a socket");
             let rings = (0..4).map(|_| Ring::default()).collect();
             let mut backend = Self {
                 peer,
@@ -79,7 +80,7 @@ impl Backend {
         let kicks = self.rings.iter().filter_map(|r| r.kick.as_ref());
         let mut fds = vec![PollFd::new(self.peer.socket(), PollFlags::IN)];
         fds.extend(kicks.map(|k| PollFd::new(k, PollFlags::IN)));
-        let limit = Timespec::try_from(Duration::from_secs(9)).expect("9 s");
+        let limit = Timespec::try_from(LIMIT).expect("a short time");
         assert!(
             poll(&mut fds, Some(&limit)).expect("poll") > 0,
             "a guest fell asleep"
@@ -238,7 +239,7 @@ fn map((fd, spec): (OwnedFd, RegionSpec)) -> Arc<RamRegion> {
 /// A connection to a back end that sends every frame back.
 pub(crate) fn connection() -> (FrontEnd, JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
-    let front = FrontEnd::over(ours, Duration::from_secs(5)).expect("a socket");
+    let front = FrontEnd::over(ours, LIMIT).expect("a socket");
     (front, Backend::spawn(theirs))
 }
 
@@ -268,9 +269,6 @@ fn configs() -> Vec<GuestConfig> {
         },
     ]
 }
-
-/// More than anything takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(10);
 
 fn ping(guest: &mut FakeGuest, from: u64, count: u64, checker: &mut SequenceChecker) {
     for seq in from..from + count {

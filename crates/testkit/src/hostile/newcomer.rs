@@ -11,7 +11,7 @@ use crate::guest_ram::RegionSpec;
 use crate::{FakeGuest, GuestConfig};
 
 /// A newcomer is up within this.
-pub(super) const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// Memory of a newcomer, as much as a small guest has: attackers must leave the switch room to map
 /// it. Hardly any of it is touched.
 const MEMORY: u64 = 256 << 20;

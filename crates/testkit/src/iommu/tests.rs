@@ -2,7 +2,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
 
 use super::*;
 use crate::features::protocol;
@@ -10,8 +9,8 @@ use crate::frontend::{
     BACKEND_IOTLB_MSG, FLAG_NEED_REPLY, FLAG_REPLY, IotlbKind, IotlbMessage, VERSION, request,
 };
 use crate::guest_ram::RegionSpec;
+use crate::wait::LIMIT;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A front end with an IOMMU, and a back end that acknowledges everything.
 struct Scene {
@@ -27,12 +26,12 @@ struct Scene {
 impl Scene {
     fn new(config: IommuConfig) -> Scene {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let mut front = FrontEnd::over(ours, TIMEOUT).expect("a socket");
+        let mut front = FrontEnd::over(ours, LIMIT).expect("a socket");
         front.protocol = protocol::REPLY_ACK;
         let (said, told) = channel();
         let (file, files) = channel::<OwnedFd>();
         thread::spawn(move || {
-            let peer = FrontEnd::over(theirs, TIMEOUT).expect("a socket");
+            let peer = FrontEnd::over(theirs, LIMIT).expect("a socket");
             while let Ok(mut message) = peer.receive() {
                 message
                     .fds
@@ -51,13 +50,13 @@ impl Scene {
         let plain = GuestRam::memfd(&[RegionSpec::at(0, 64 << 20)]).expect("memory");
         let iommu = Iommu::new(&plain, config);
         iommu.attach(&mut front).expect("a back end");
-        let file = files.recv_timeout(TIMEOUT).expect("a channel");
+        let file = files.recv_timeout(LIMIT).expect("a channel");
         Scene {
             ram: plain.behind(&iommu),
             iommu,
             _front: front,
             told,
-            channel: FrontEnd::over(UnixStream::from(file), TIMEOUT).expect("a socket"),
+            channel: FrontEnd::over(UnixStream::from(file), LIMIT).expect("a socket"),
         }
     }
 
@@ -79,7 +78,7 @@ impl Scene {
     }
 
     fn told(&self) -> IotlbMessage {
-        self.told.recv_timeout(TIMEOUT).expect("a message")
+        self.told.recv_timeout(LIMIT).expect("a message")
     }
 }
 
@@ -267,7 +266,7 @@ fn a_ring_page_moves() {
     assert_ne!(moved, page);
     assert_eq!(scene.ram.load_u16(addr + PAGE), 0x909);
     assert_eq!(scene.iommu.iova(addr + PAGE), iova);
-    let all: Vec<_> = std::iter::from_fn(|| scene.told.recv_timeout(TIMEOUT).ok())
+    let all: Vec<_> = std::iter::from_fn(|| scene.told.recv_timeout(LIMIT).ok())
         .take(6)
         .collect();
     let [.., invalidate, update] = all[..] else {

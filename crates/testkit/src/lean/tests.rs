@@ -6,6 +6,7 @@ use std::os::unix::net::UnixListener;
 use super::*;
 use crate::features::{IN_ORDER, MRG_RXBUF, RING_PACKED};
 use crate::guest::tests::connection;
+use crate::wait::LIMIT;
 
 fn layouts() -> Vec<LeanConfig> {
     let mut all = Vec::new();
@@ -18,7 +19,7 @@ fn layouts() -> Vec<LeanConfig> {
             window: Some(32),
             touch: true,
             apart: in_order,
-            patience: Duration::from_secs(5),
+            patience: LIMIT,
             ..LeanConfig::default()
         });
     }

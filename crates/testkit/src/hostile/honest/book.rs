@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::set_current_timer_slack;
 
 /// After so long a frame or an answer is missed.
-pub(super) const LATE: Duration = Duration::from_secs(5);
+pub(super) const LATE: Duration = Duration::from_secs(20);
 /// Limit of recorded faults.
 const FAULTS: usize = 20;
 
@@ -22,7 +22,7 @@ pub struct Counts {
     pub lost: u64,
     /// Frames that came altered.
     pub damaged: u64,
-    /// Frames that came 5 s after they were due, or later.
+    /// Frames that came [`LATE`] after they were due, or later.
     pub late: u64,
     /// Other failures, as text.
     pub faults: Vec<String>,
