@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::slotgen::Slotgen;
+use e2e::stats::Stats;
 use e2e::{repetitions, turn};
 use rustix::process::Signal;
 use testkit::wait::wait_until;
@@ -28,7 +29,7 @@ fn two_ports() -> Lasthop {
 
 /// Starts a receiver on a port, and waits until it is there.
 fn receiver(lasthop: &Lasthop, name: &str, more: &str) -> Slotgen {
-    let arguments = format!("rx -i netmap:{name} -V -T 60 {more}");
+    let arguments = format!("rx -i netmap:{name} -V -T 60 -q 20 {more}");
     let rx = Slotgen::start(lasthop.folder(), arguments.trim());
     lasthop.wait_port(name, "up");
     rx
@@ -38,19 +39,38 @@ fn send(folder: impl AsRef<Path>, arguments: &str) -> Slotgen {
     Slotgen::start(folder, &format!("tx -i netmap:a -V {arguments}"))
 }
 
+/// Frames that the switch dropped since these counts: those for a receiver whose ring is full, as
+/// it may be on a busy machine.
+fn dropped_since(lasthop: &Lasthop, before: &Stats) -> u64 {
+    lasthop.stats().since(before).drops().values().sum()
+}
+
+/// Checks that a receiver got so many frames, once and whole, but for those that were dropped.
+fn all_arrived(lasthop: &Lasthop, before: &Stats, rx: Slotgen, frames: u64) {
+    let printed = rx.printed();
+    let [received, lost, twice, bad] = printed.counts();
+    let dropped = dropped_since(lasthop, before);
+    assert_eq!((twice, bad), (0, 0), "{printed:?}");
+    assert!(
+        lost <= dropped && received <= frames && frames - received <= dropped,
+        "{printed:?} of {frames}, {dropped} dropped"
+    );
+}
+
 #[test]
 fn frames_of_all_lengths_arrive_once_and_whole() {
     let turn = turn();
     let lasthop = two_ports();
     for len in [60, 61, 1514, 2048, 2049, 9000] {
         turn.step(&format!("{len} bytes"));
+        let before = lasthop.stats();
         let rx = receiver(&lasthop, "b", "-n 3000");
         let tx = send(
             lasthop.folder(),
             &format!("-n 3000 -l {len} -R 20000 -b 10"),
         );
         assert_eq!(tx.printed().counts(), [3000, 0, 0, 0]);
-        assert_eq!(rx.printed().counts(), [3000, 0, 0, 0], "{len}");
+        all_arrived(&lasthop, &before, rx, 3000);
     }
     let stats = lasthop.stats();
     assert_eq!(stats.sent("a"), 6 * 3000);
@@ -63,23 +83,27 @@ fn the_switch_may_die_under_load() {
     let lasthop = two_ports();
     let kills = repetitions("LASTHOP_KILLS", 3) as u64;
     let frames = 50_000 * (kills + 1);
-    let limit = 60 + 2 * kills;
-    let rx = receiver(&lasthop, "b", &format!("-q 2 -C 0,4096 -T {limit}"));
+    let limit = 60 + 10 * kills;
+    let rx = receiver(&lasthop, "b", &format!("-q 8 -C 0,4096 -T {limit}"));
     let tx = send(lasthop.folder(), &format!("-n {frames} -R 100000 -b 50"));
     for kill in 1..=kills {
         std::thread::sleep(Duration::from_millis(400));
         turn.step(&format!("kill -9 of the switch, time {kill}"));
-        let control = lasthop.pid("lasthop-control").expect("control runs");
-        lasthop.kill_switch();
-        lasthop.wait_control(control);
+        lasthop.replace_switch();
     }
     assert_eq!(tx.printed().counts(), [frames, 0, 0, 0]);
     let printed = rx.printed();
     let [received, lost, twice, bad] = printed.counts();
-    assert_eq!((lost, bad), (0, 0), "{printed:?}");
+    let stats = lasthop.stats();
+    let dropped: u64 = stats.drops().values().sum();
+    assert_eq!(bad, 0, "{printed:?}");
+    assert!(lost <= dropped, "{printed:?}: {stats:?}");
     // One batch a kill, at most.
     assert!(twice <= kills * 64, "{printed:?}");
-    assert_eq!(received, frames + twice, "{printed:?}");
+    assert!(
+        received <= frames + twice && received + dropped >= frames + twice,
+        "{printed:?}: {stats:?}"
+    );
     let log = lasthop.log();
     assert_eq!(log.matches("front end connected").count(), 2, "{log}");
     lasthop.stop();
@@ -122,11 +146,12 @@ fn a_client_that_is_killed_is_replaced() {
         drop(rx);
         lasthop.wait_port("b", "waiting");
     }
+    let before = lasthop.stats();
     let rx = receiver(&lasthop, "b", "-n 500");
     let second = Slotgen::start(lasthop.folder(), "rx -i netmap:b -T 5").fails();
     assert!(second.contains("another process has the port"), "{second}");
     send(lasthop.folder(), "-n 500 -R 10000 -b 10").printed();
-    assert_eq!(rx.printed().counts(), [500, 0, 0, 0]);
+    all_arrived(&lasthop, &before, rx, 500);
     lasthop.stop();
 }
 
@@ -140,14 +165,20 @@ fn a_bridge_swaps_buffers_between_two_ports_or_copies() {
         let bridge = format!("bridge -i netmap:b -i netmap:c -T 60{copy}");
         let bridge = Slotgen::start(lasthop.folder(), &bridge);
         lasthop.wait_port("c", "up");
-        let rx = receiver(&lasthop, "d", "");
+        let before = lasthop.stats();
+        let rx = receiver(&lasthop, "d", "-n 20000");
         let tx = send(lasthop.folder(), "-n 20000 -R 40000 -b 32 -l 200");
         assert_eq!(tx.printed().counts(), [20_000, 0, 0, 0]);
-        assert_eq!(rx.printed().counts(), [20_000, 0, 0, 0]);
+        all_arrived(&lasthop, &before, rx, 20_000);
         bridge.signal(Signal::INT);
         let bridged = bridge.printed();
         assert!(bridged.0.contains("zerocopy supported"), "{bridged:?}");
-        assert_eq!(bridged.number("frames"), 20_000);
+        let dropped = dropped_since(&lasthop, &before);
+        let frames = bridged.number("frames");
+        assert!(
+            frames <= 20_000 && frames + dropped >= 20_000,
+            "{frames}, {dropped}"
+        );
         lasthop.wait_port("b", "waiting");
         lasthop.wait_port("c", "waiting");
     }
@@ -163,8 +194,12 @@ fn pings_come_back_however_the_library_waits() {
         let folder = lasthop.folder();
         let pong = Slotgen::start_waiting(mode, &folder, "pong -i netmap:b -n 300 -T 60");
         lasthop.wait_port("b", "up");
+        let before = lasthop.stats();
         let ping = Slotgen::start_waiting(mode, folder, "ping -i netmap:a -n 300");
-        assert_eq!(ping.printed().counts(), [300, 0, 0, 0], "{mode}");
+        let [frames, lost, twice, bad] = ping.printed().counts();
+        let dropped = dropped_since(&lasthop, &before);
+        assert_eq!((frames + lost, twice, bad), (300, 0, 0), "{mode}");
+        assert!(lost <= dropped, "{mode}: {lost} lost, {dropped} dropped");
         pong.printed();
         lasthop.wait_port("a", "waiting");
         lasthop.wait_port("b", "waiting");
@@ -180,13 +215,14 @@ fn ports_with_and_without_a_header_talk() {
         turn.step(&format!(
             "header of {sender} bytes to one of {receiver_has}"
         ));
-        let rx = receiver(&lasthop, "b", &format!("-H {receiver_has}"));
+        let before = lasthop.stats();
+        let rx = receiver(&lasthop, "b", &format!("-n 1000 -H {receiver_has}"));
         let tx = send(
             lasthop.folder(),
             &format!("-H {sender} -n 1000 -l 500 -R 20000 -b 10"),
         );
         assert_eq!(tx.printed().counts(), [1000, 0, 0, 0]);
-        assert_eq!(rx.printed().counts(), [1000, 0, 0, 0]);
+        all_arrived(&lasthop, &before, rx, 1000);
         lasthop.wait_port("b", "waiting");
     }
     lasthop.stop();
@@ -197,10 +233,11 @@ fn a_port_has_several_rings_of_the_configured_size() {
     let _turn = turn();
     let four = port("b", "s", "queues = 4\nslots = 256");
     let lasthop = Lasthop::start(&config(&[port("a", "s", ""), four]));
-    let rx = receiver(&lasthop, "b", "");
+    let before = lasthop.stats();
+    let rx = receiver(&lasthop, "b", "-n 1000");
     assert_eq!(lasthop.wait_port("b", "up")["queue_pairs"], 4);
     send(lasthop.folder(), "-n 1000 -R 10000 -b 10").printed();
-    assert_eq!(rx.printed().counts(), [1000, 0, 0, 0]);
+    all_arrived(&lasthop, &before, rx, 1000);
     lasthop.stop();
 }
 
@@ -233,12 +270,21 @@ fn a_name_that_is_no_port_is_enxio() {
     assert!(said.contains("z: there is no such port"), "{said}");
     assert!(said.contains("No such device or address"), "{said}");
     // VALE's names mean ports, too.
-    let rx = Slotgen::start(lasthop.folder(), "rx -i vale3:b -V -n 10 -T 60");
+    let before = lasthop.stats();
+    let rx = Slotgen::start(lasthop.folder(), "rx -i vale3:b -V -n 10 -T 60 -q 20");
     lasthop.wait_port("b", "up");
     // The first frame waits for control's decision, and is lost with its port.
     send(lasthop.folder(), "-n 10 -R 100 -b 1").printed();
-    assert_eq!(rx.printed().counts(), [10, 0, 0, 0]);
+    all_arrived(&lasthop, &before, rx, 10);
     lasthop.stop();
+}
+
+/// Waits until so many ends of pipes are known.
+fn wait_for_ends(lasthop: &Lasthop, count: usize) {
+    wait_until("the ends", || {
+        let pipes = lasthop.json(&["pipe", "list"]).to_string();
+        pipes.matches("slotgen").count() == count
+    });
 }
 
 /// Pipes run without any process of Lasthop, and ends meet again when it is back.
@@ -249,15 +295,18 @@ fn a_pipe_does_not_notice_the_death_of_lasthop() {
     let folder = lasthop.folder();
     let rx = Slotgen::start(&folder, "rx -i netmap:p}1 -V -n 300000 -q 20 -T 60");
     let tx = Slotgen::start(&folder, "tx -i netmap:p{1 -V -n 300000 -R 100000 -b 50");
+    wait_for_ends(&lasthop, 2);
     std::thread::sleep(Duration::from_millis(500));
     turn.step("kill -9 of all of Lasthop");
     lasthop.start_again();
     assert_eq!(tx.printed().counts(), [300_000, 0, 0, 0]);
     assert_eq!(rx.printed().counts(), [300_000, 0, 0, 0]);
     turn.step("an end that was killed is replaced");
-    let rx = Slotgen::start(&folder, "rx -i netmap:p}2 -V -n 2000 -q 20 -T 60");
-    std::thread::sleep(Duration::from_millis(300));
+    wait_for_ends(&lasthop, 0);
+    let rx = Slotgen::start(&folder, "rx -i netmap:p}2 -V -q 60 -T 60");
+    wait_for_ends(&lasthop, 1);
     let tx = Slotgen::start(&folder, "tx -i netmap:p{2 -V -n 100000 -R 1000 -b 1");
+    wait_for_ends(&lasthop, 2);
     std::thread::sleep(Duration::from_millis(300));
     tx.signal(Signal::KILL);
     drop(tx);
@@ -266,10 +315,7 @@ fn a_pipe_does_not_notice_the_death_of_lasthop() {
     assert!(printed.number("frames") > 0);
     rx.signal(Signal::INT);
     assert!(rx.printed().number("frames") > 200);
-    wait_until("the ends are gone", || {
-        let pipes = lasthop.json(&["pipe", "list"]).to_string();
-        !pipes.contains("slotgen")
-    });
+    wait_for_ends(&lasthop, 0);
     lasthop.stop();
 }
 
@@ -281,18 +327,25 @@ fn a_balancer_spreads_frames_over_pipes_in_the_memory_of_its_port() {
     let folder = lasthop.folder();
     let lb = Slotgen::start(&folder, "lb -i netmap:b -p 2 -B 500 -T 60");
     lasthop.wait_port("b", "up");
-    wait_until("the pipes are there", || {
-        let pipes = lasthop.json(&["pipe", "list"]).to_string();
-        pipes.matches("slotgen").count() == 2
-    });
-    let ends =
-        [0, 1].map(|id| Slotgen::start(&folder, &format!("rx -i netmap:b}}{id} -T 60 -q 3")));
+    wait_for_ends(&lasthop, 2);
+    let before = lasthop.stats();
+    let end = |id| format!("rx -i netmap:b}}{id} -n 5001 -T 60 -q 20");
+    let ends = [0, 1].map(|id| Slotgen::start(&folder, &end(id)));
     // The first frames wait for control's decision, and only so many of them.
     send(&folder, "-n 2 -b 2").printed();
     send(&folder, "-n 10000 -R 20000 -b 20").printed();
     let received = ends.map(|end| end.printed().number("frames"));
-    assert_eq!(received, [5001, 5001]);
     lb.signal(Signal::INT);
-    assert_eq!(lb.printed().counts(), [10_002, 0, 0, 0]);
+    let printed = lb.printed();
+    let [frames, lost, twice, bad] = printed.counts();
+    assert_eq!((twice, bad), (0, 0), "{printed:?}");
+    let dropped = dropped_since(&lasthop, &before);
+    assert!(
+        frames <= 10_002 && frames + dropped >= 10_002,
+        "{printed:?}, {dropped}"
+    );
+    assert_eq!(received.iter().sum::<u64>() + lost, frames, "{received:?}");
+    let is_fair = |of_end: &u64| of_end + lost >= frames / 2;
+    assert!(received.iter().all(is_fair), "{received:?}, {printed:?}");
     lasthop.stop();
 }

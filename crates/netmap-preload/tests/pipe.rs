@@ -1,10 +1,10 @@
 //! Programs of netmap's API, each a process with the library in front of it, over a pipe.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 #[path = "../../netmap/tests/support/meeting.rs"]
 mod meeting;
@@ -84,7 +84,7 @@ fn number(printed: &str, name: &str) -> u64 {
 fn all_frames_arrive_once_and_whole() {
     for mode in ["adaptive", "sleep", "spin"] {
         let rig = Rig::new();
-        let rx = rig.start_waiting(mode, "rx -i netmap:p}1 -V -n 100000 -T 20");
+        let rx = rig.start_waiting(mode, "rx -i netmap:p}1 -V -n 100000 -T 60 -q 20");
         let tx = rig.start_waiting(mode, "tx -i netmap:p{1 -V -n 100000 -b 100 -l 100");
         let (sent, received) = (printed(tx), printed(rx));
         assert_eq!(
@@ -100,7 +100,7 @@ fn all_frames_arrive_once_and_whole() {
 #[test]
 fn frames_of_several_slots_arrive_whole() {
     let rig = Rig::new();
-    let rx = rig.start("rx -i netmap:p}2 -V -n 20000 -T 20");
+    let rx = rig.start("rx -i netmap:p}2 -V -n 20000 -T 60 -q 20");
     let tx = rig.start("tx -i netmap:p{2 -V -n 20000 -l 9000");
     let (_, received) = (printed(tx), printed(rx));
     let counts = ["frames", "lost", "twice", "bad"].map(|name| number(&received, name));
@@ -111,7 +111,7 @@ fn frames_of_several_slots_arrive_whole() {
 #[test]
 fn pings_come_back() {
     let rig = Rig::new();
-    let pong = rig.start("pong -i netmap:p}3 -n 500 -T 20");
+    let pong = rig.start("pong -i netmap:p}3 -n 500 -T 60 -q 20");
     let ping = rig.start("ping -i netmap:p{3 -n 500");
     let (pinged, _) = (printed(ping), printed(pong));
     assert_eq!(
@@ -124,10 +124,13 @@ fn pings_come_back() {
 #[test]
 fn a_bridge_between_pipes_of_one_process_swaps_buffers() {
     let rig = Rig::new();
-    let bridge = rig.start("bridge -i netmap:p{4 -i netmap:p{5 -n 50000 -T 20");
-    // The bridge makes both pipes.
-    std::thread::sleep(Duration::from_millis(300));
-    let rx = rig.start("rx -i netmap:p}5 -V -n 50000 -T 20");
+    let mut bridge = rig.start("bridge -i netmap:p{4 -i netmap:p{5 -n 50000 -T 60 -q 20");
+    // The bridge makes both pipes, and then says of which kind they are.
+    let mut said = String::new();
+    let mut errors = BufReader::new(bridge.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("zerocopy"), "{said}");
+    let rx = rig.start("rx -i netmap:p}5 -V -n 50000 -T 60 -q 20");
     let tx = rig.start("tx -i netmap:p}4 -V -n 50000");
     let (_, received) = (printed(tx), printed(rx));
     let bridged = printed(bridge);

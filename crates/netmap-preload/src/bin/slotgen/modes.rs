@@ -12,6 +12,8 @@ use crate::abi::{NS_BUF_CHANGED, NS_MOREFRAG, Slot};
 use crate::frame;
 use crate::port::{Port, RingRef, Wishes};
 
+/// How long the other side may take for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// A signal asked for the end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -160,7 +162,7 @@ pub(crate) fn tx(options: &Options) -> io::Result<Totals> {
     port.sync(true)?;
     // All slots come back.
     let pending = |ring: &RingRef| ring.next(ring.tail()) != ring.head();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     while port.tx.iter().any(pending) && Instant::now() < until {
         port.sync(true)?;
         std::thread::sleep(Duration::from_micros(50));
@@ -224,7 +226,7 @@ fn break_rule(port: &Port, rule: &str) -> io::Result<Totals> {
         (head + count) % ring.slots()
     };
     ring.advance(to);
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         port.sync(true)?;
         let mut fds = [pollfd {
@@ -349,7 +351,7 @@ pub(crate) fn ping(options: &Options) -> io::Result<Totals> {
             port.sync(true)?;
         }
         loop {
-            if stopped(options, since) || sent.elapsed() > Duration::from_secs(3) {
+            if stopped(options, since) || sent.elapsed() > PATIENCE {
                 totals.lost += 1;
                 continue 'pings;
             }
