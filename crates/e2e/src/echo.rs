@@ -12,13 +12,17 @@ use testkit::packets::{
     ECHO_REPLY, ECHO_REQUEST, Flow, Numbered, SequenceChecker, arp_reply, echo_of, echo_reply,
     echo_request, numbered_payload,
 };
+use testkit::wait::LIMIT;
 
 /// Between two requests.
 const INTERVAL: Duration = Duration::from_millis(2);
 /// Least number of requests, also on a busy machine.
 const LEAST: usize = 101;
-/// How long the last request may take to be answered: until then the guest is known to be there.
-const LAST: Duration = Duration::from_secs(10);
+/// Requests behind the last answer that are sent at once, at most: fewer than a guest has buffers
+/// for. A guest that does not run for a while on a busy machine loses none.
+const WINDOW: usize = 100;
+/// Between two requests behind those: the guest may have lost all of them.
+const RARELY: Duration = Duration::from_millis(50);
 /// Identifier of our requests.
 const ID: u16 = 0x1a57;
 const ETH_ARP: [u8; 2] = [8, 6];
@@ -63,6 +67,12 @@ impl Report {
     /// Returns whether the guest was there at the end.
     pub fn answered_last(&self) -> bool {
         self.sent.last().is_some_and(|(_, answered)| *answered)
+    }
+
+    /// Requests behind the last one that was answered.
+    fn unanswered(&self) -> usize {
+        let behind = self.sent.iter().rev();
+        behind.take_while(|(_, answered)| !answered).count()
     }
 
     /// Leaves out what was sent after the first request from `began` on that was answered.
@@ -130,17 +140,20 @@ impl Echo {
         let thread = std::thread::spawn(move || {
             running.ping_until(
                 |report| ended.load(Ordering::Relaxed) && report.requests() >= LEAST,
-                INTERVAL,
+                |report| match report.unanswered() {
+                    0..WINDOW => INTERVAL,
+                    _ => RARELY,
+                },
             );
             // One that is answered marks the end: whatever is missing before it is lost.
-            let end = Instant::now() + LAST;
+            let end = Instant::now() + LIMIT;
             let began = running.report.requests();
             running.ping_until(
                 |report| {
                     let late = Instant::now() >= end;
                     late || report.sent[began..].iter().any(|(_, answered)| *answered)
                 },
-                10 * INTERVAL,
+                |_| 10 * INTERVAL,
             );
             running.report.end_after(began);
             (running.station, running.report)
@@ -162,9 +175,13 @@ struct Running {
 }
 
 impl Running {
-    fn ping_until(&mut self, is_over: impl Fn(&Report) -> bool, interval: Duration) {
+    fn ping_until(
+        &mut self,
+        is_over: impl Fn(&Report) -> bool,
+        interval: impl Fn(&Report) -> Duration,
+    ) {
         while !is_over(&self.report) {
-            let next = Instant::now() + interval;
+            let next = Instant::now() + interval(&self.report);
             self.ping();
             while let Some(left) = next.checked_duration_since(Instant::now()) {
                 let got = self.station.recv(left);
@@ -254,6 +271,7 @@ mod tests {
         assert_eq!(report.gaps(), [gap(1, 2, 2), gap(5, 1, 1)]);
         assert_eq!(report.asked_lost(), 1);
         assert!(report.answered_last());
+        assert_eq!(report.unanswered(), 0);
     }
 
     #[test]
@@ -265,10 +283,11 @@ mod tests {
                 ..Report::default()
             };
             report.end_after(began);
-            (report.requests(), report.answered_last())
+            let unanswered = report.unanswered();
+            (report.requests(), report.answered_last(), unanswered)
         };
-        assert_eq!(report(2), (4, true));
-        assert_eq!(report(4), (5, false), "no more replies");
+        assert_eq!(report(2), (4, true, 0));
+        assert_eq!(report(4), (5, false, 1), "no more replies");
     }
 
     #[test]

@@ -22,12 +22,14 @@ use crate::nobody;
 use crate::paths;
 use crate::qmp::Qmp;
 use testkit::process::{Process, print_end};
-use testkit::wait::within;
+use testkit::wait::{LIMIT, within};
 
+/// After so long a guest that has not come up is taken for one that hangs.
+const HANGS: Duration = Duration::from_secs(60);
 /// How long a guest may take to come up; emulated guests on a busy machine are slow.
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
 /// How long an ordinary command in a guest may take.
-const COMMAND: Duration = Duration::from_secs(60);
+const COMMAND: Duration = Duration::from_secs(120);
 
 /// Guests at the ports "vm1" and "vm2", with the addresses 10.0.0.1 and 10.0.0.2, that are up.
 pub fn two_guests(lasthop: &Lasthop) -> (Guest, Guest) {
@@ -452,13 +454,13 @@ fn accept(listener: &UnixListener, process: &mut Process) -> UnixStream {
     listener
         .set_nonblocking(true)
         .expect("a socket can be non-blocking");
-    let stream = within(Duration::from_secs(10), || match listener.accept() {
+    let stream = within(LIMIT, || match listener.accept() {
         Ok((stream, _)) => Some(stream),
         Err(_) => process
             .ended()
             .map(|status| panic!("QEMU ended with {status}: {}", process.output())),
     });
-    let stream = stream.expect("QEMU connects within ten seconds");
+    let stream = stream.expect("QEMU connects");
     stream
         .set_nonblocking(false)
         .expect("a socket can be blocking");
@@ -492,7 +494,7 @@ impl Guest {
     /// Waits until the guest has come up. Kernels on several emulated processors have hung early at
     /// boot on a busy machine, before their drivers: such a guest is reset once.
     fn wait_boot(&mut self, boot: u32) {
-        if paths::accelerator() != "kvm" && !self.agent.ready(boot, BOOT) {
+        if paths::accelerator() != "kvm" && !self.agent.ready(boot, HANGS) {
             let pointers = self.instruction_pointers();
             let name = &self.name;
             eprintln!("guest {name} hangs at boot and is reset:\n{pointers}");
@@ -583,9 +585,7 @@ impl Guest {
     /// Asks QEMU to end, as an operator does, and waits for it.
     pub fn quit(&mut self) -> ExitStatus {
         self.process.signal(Signal::TERM);
-        self.process
-            .end(Duration::from_secs(10))
-            .expect("QEMU ends on SIGTERM")
+        self.process.end(LIMIT).expect("QEMU ends on SIGTERM")
     }
 
     /// Returns the output of QEMU itself: its errors about the back end, among others.

@@ -314,6 +314,31 @@ impl Lasthop {
         );
     }
 
+    /// `kill -9` of the switch. Waits until the new control, which comes with its successor,
+    /// answers the command line.
+    pub fn replace_switch(&self) {
+        let control = self.pid("lasthop-control").expect("control runs");
+        self.kill_switch();
+        self.wait_control(control);
+    }
+
+    /// `kill -9` of control. Waits until its successor answers the command line.
+    pub fn replace_control(&self) {
+        let control = self.pid("lasthop-control").expect("control runs");
+        self.kill_control();
+        self.wait_control(control);
+    }
+
+    /// `kill -9` of control and the switch at once. Waits until a control answers the command line
+    /// that has the next switch.
+    pub fn replace_both(&self) {
+        let restarts = || self.try_process("switch")?["restarts"].as_u64();
+        let before = restarts();
+        self.kill_control();
+        self.kill_switch();
+        wait_until("both are replaced", || restarts() > before);
+    }
+
     /// Waits until a control other than `before` answers the command line.
     pub fn wait_control(&self, before: u32) {
         wait_until("a new control answers", || {

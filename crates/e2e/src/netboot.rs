@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::netns::Netns;
 use crate::paths;
 use testkit::process::{Process, print_end};
-use testkit::wait::within;
+use testkit::wait::{LIMIT, within};
 
 pub use image::{Image, efi, multiboot};
 
@@ -52,7 +52,7 @@ impl Server {
         let args: Vec<String> = [netns].into_iter().chain(fixed).chain(more).collect();
         let log = folder.join("dnsmasq.log");
         let mut process = Process::start("dnsmasq", "nsenter", &args, &log);
-        process.printed("dnsmasq serves", Duration::from_secs(10), |line| {
+        process.printed("dnsmasq serves", LIMIT, |line| {
             line.contains("TFTP root is")
         });
         Server { process }

@@ -11,7 +11,7 @@ use rustix::net::{self, AddressFamily, Protocol, RecvFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
 use testkit::process::Process;
-use testkit::wait::{wait_for, within};
+use testkit::wait::{LIMIT, wait_for, within};
 
 /// A socket that gets copies of frames; see [`Netns::sniff`].
 pub struct Sniffer(OwnedFd);
@@ -122,7 +122,7 @@ impl Netns {
     /// A TCP connection from here.
     pub fn connect(&self, address: &str) -> TcpStream {
         let address = address.parse().expect("an address");
-        let connected = self.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)));
+        let connected = self.run(|| TcpStream::connect_timeout(&address, LIMIT));
         connected.unwrap_or_else(|error| panic!("{address}: {error}"))
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::guest::Guest;
 use crate::netns::Netns;
 use crate::uplinks::pattern;
-use testkit::wait::wait_for;
+use testkit::wait::{LIMIT, wait_for};
 
 /// Bytes of the file that goes both ways.
 pub const FILE: usize = 4 << 20;
@@ -30,8 +30,6 @@ pub const NAMED: [u8; 4] = [192, 0, 2, 77];
 /// Parts of the file that [`serve_slowly`] sends, and the time before each.
 const PARTS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for a command to end that has answered.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// The script of `udhcpc`: it sets address and route, and leaves the rest to be looked at.
 const DHCP_SCRIPT: &str = "#!/bin/sh\n\
@@ -165,7 +163,7 @@ pub fn user_port(host: &Netns, more: &str) -> String {
 pub fn lease(guest: &mut Guest) -> String {
     guest.run(&format!(
         "cat >/tmp/dhcp <<'E'\n{DHCP_SCRIPT}E\nchmod 755 /tmp/dhcp; \
-         udhcpc -i eth0 -n -q -t 10 -T 1 -s /tmp/dhcp && cat /tmp/lease"
+         udhcpc -i eth0 -n -q -t 40 -T 1 -s /tmp/dhcp && cat /tmp/lease"
     ))
 }
 
@@ -178,8 +176,17 @@ pub fn address_of(lease: &str) -> &str {
 
 /// Whether a guest gets something by HTTP.
 pub fn reaches(guest: &mut Guest, address: &str, port: u16) -> bool {
+    gets(guest, 50, address, port)
+}
+
+/// Whether a guest gets nothing by HTTP, for some seconds.
+pub fn is_denied(guest: &mut Guest, address: &str, port: u16) -> bool {
+    !gets(guest, 5, address, port)
+}
+
+fn gets(guest: &mut Guest, seconds: u32, address: &str, port: u16) -> bool {
     let url = format!("http://{address}:{port}/");
-    guest.status(&format!("timeout 5 wget -q -O /dev/null {url}")) == 0
+    guest.status(&format!("timeout {seconds} wget -q -O /dev/null {url}")) == 0
 }
 
 /// The script of a guest at any user network: it gets an address, looks a name up, and fetches a
@@ -196,7 +203,7 @@ pub fn usual_script(guest: &mut Guest, dns: &str) {
 
 /// Whether a guest can send the file, close its half of the connection, and get an answer then.
 pub fn sends_file(guest: &mut Guest) -> bool {
-    let check = format!("timeout 20 nc {OUTSIDE} 9000 </tmp/file | grep -q right");
+    let check = format!("timeout 50 nc {OUTSIDE} 9000 </tmp/file | grep -q right");
     guest.status(&check) == 0
 }
 
@@ -209,6 +216,6 @@ pub fn answer_of(guest: &mut Guest, port: u16, host: &Netns, address: &str) -> S
         let _ = stream.and_then(|mut stream| stream.read_to_string(&mut got));
         (!got.is_empty()).then_some(got)
     });
-    serving.wait(ANSWER);
+    serving.wait(LIMIT);
     answer
 }

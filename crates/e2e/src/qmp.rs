@@ -2,9 +2,9 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::wait::LIMIT;
 
 /// A control connection to one QEMU.
 pub struct Qmp {
@@ -15,7 +15,7 @@ impl Qmp {
     /// Takes over a connection that QEMU has just made.
     pub fn new(stream: UnixStream) -> Qmp {
         stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
+            .set_read_timeout(Some(LIMIT))
             .expect("a non-zero time-out");
         let mut qmp = Qmp {
             reader: BufReader::new(stream),

@@ -8,15 +8,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use testkit::process::Process;
-use testkit::wait::wait_for;
+use testkit::wait::{LIMIT, wait_for};
 
 /// The addresses of testpmd's two ports.
 pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
 /// The most bytes of a frame in one of testpmd's buffers: longer ones are chains on the way out and
 /// merged buffers on the way in.
 const SEGMENT: u32 = 1800;
-/// How long testpmd may take for anything that it prints.
-const ANSWER: Duration = Duration::from_secs(30);
 
 /// How testpmd's ports are attached.
 #[derive(Debug, Clone)]
@@ -71,7 +69,7 @@ pub struct Testpmd {
 /// # Panics
 /// If hardly anything moves.
 pub fn bounce_enough(bounce: impl FnMut(Duration) -> [u64; 2]) {
-    let times = [100, 600, 3000, 12_000].map(Duration::from_millis);
+    let times = [100, 600, 3000, 12_000, 48_000].map(Duration::from_millis);
     let mut sent = times.into_iter().map(bounce);
     let enough = sent.any(|sent| sent.iter().all(|sent| *sent > 1000));
     assert!(enough, "hardly anything moved");
@@ -98,7 +96,7 @@ impl Testpmd {
         args.extend(arguments(spec, folder.path()));
         // Line-buffered, because its output goes to a file that is read while it runs.
         let mut process = Process::start("testpmd", "stdbuf", &args, &folder.path().join("log"));
-        process.printed("the state of its links", ANSWER, |line| {
+        process.printed("the state of its links", LIMIT, |line| {
             line.contains("Checking link statuses")
         });
         let mut testpmd = Testpmd {
@@ -178,7 +176,7 @@ impl Testpmd {
     pub fn quit(mut self) {
         self.tell("quit");
         assert!(
-            self.process.end(ANSWER).is_some(),
+            self.process.end(LIMIT).is_some(),
             "testpmd ends when it is stopped"
         );
     }

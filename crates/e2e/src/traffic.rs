@@ -24,27 +24,39 @@ impl Ping {
 
     /// Reads the summary that busybox's ping prints.
     fn parse(output: &str) -> Ping {
-        let number = |before: &str| {
-            let text = output.lines().find_map(|line| line.split_once(before))?.0;
-            text.rsplit([' ', ','])
-                .find(|word| !word.is_empty())?
-                .parse()
-                .ok()
-        };
-        let (sent, received) = (number(" packets transmitted"), number(" packets received"));
+        let (sent, received) = (
+            number_before(output, " packets transmitted"),
+            number_before(output, " packets received"),
+        );
         let (Some(sent), Some(received)) = (sent, received) else {
             panic!("no summary from ping: {output}")
         };
         Ping { sent, received }
     }
+
+    /// Reads the output of a [`PingRun`]. Replies that came when `ping` had ended are received.
+    fn parse_run(output: &str) -> Ping {
+        let mut ping = Ping::parse(output);
+        if let Some(late) = number_before(output, " replies came late") {
+            // A doubled reply is none of the missing ones.
+            let doubled = number_before(output, " duplicates").unwrap_or(0);
+            ping.received = ping.sent.min(ping.received + late.saturating_sub(doubled));
+        }
+        ping
+    }
 }
 
-/// Returns whether one host answers another: a few tries, because the first may be spent on
+/// Returns the number that stands in front of these words.
+fn number_before(output: &str, words: &str) -> Option<u32> {
+    let text = output.lines().find_map(|line| line.split_once(words))?.0;
+    let mut numbers = text.rsplit([' ', ',']).filter(|word| !word.is_empty());
+    numbers.next()?.parse().ok()
+}
+
+/// Returns whether one host answers another: some tries, because the first may be spent on
 /// learning.
 pub fn reachable(guest: &mut Guest, address: &str) -> bool {
-    guest.status(&format!(
-        "ping -c 1 -W 2 {address} || ping -c 1 -W 2 {address}"
-    )) == 0
+    guest.status(&until(20, &format!("ping -c 1 -W 2 {address}"))) == 0
 }
 
 /// Two requests in the background that may remain unanswered, half a second apart, each with a
@@ -78,21 +90,59 @@ pub fn unreachable(guest: &mut Guest, address: &str) -> bool {
 }
 
 /// A ping that runs in the background, a hundred requests a second.
+///
+/// `ping` waits for the last reply no longer than a second, and a busy machine may need more. So
+/// where replies are missing in the end, one more request follows. Replies come in the order of
+/// their requests: what has not come before that reply is lost.
 pub struct PingRun {
     job: Job,
 }
 
+/// Requests that a ping sends until it is stopped: more than any test waits for.
+const ENDLESS: u32 = 100_000;
+
 impl PingRun {
-    /// Starts `count` requests to `address`.
+    /// Starts `count` requests to `address`, behind which options of `ping` may stand. No other
+    /// ping may run in this guest that is answered.
     pub fn start(guest: &mut Guest, address: &str, count: u32) -> PingRun {
+        let replies = r#"replies() { awk '/^Icmp: [0-9]/ {print $11}' /proc/net/snmp; }"#;
+        let to = address.split(' ').next().unwrap_or_default();
+        let number = |before: &str, behind: &str| {
+            format!(r#"$(echo "$said" | sed -n 's/.*{before}\([0-9][0-9]*\) {behind}.*/\1/p')"#)
+        };
+        let (sent, got) = (
+            number("^", "packets transmitted"),
+            number(", ", "packets received"),
+        );
+        let late = format!(
+            "came=$(($(replies) - before - got)); \
+             ping -q -c 1 -W 20 {to} >/dev/null && came=$(($(replies) - before - got - 1)); \
+             echo \"$came replies came late\""
+        );
+        let command = format!(
+            "{replies}; before=$(replies); \
+             said=$(ping -q -i 0.01 -c {count} {address}); echo \"$said\"; \
+             sent={sent}; got={got}; [ \"$sent\" = \"$got\" ] || {{ {late}; }}"
+        );
         PingRun {
-            job: guest.start(&format!("ping -q -i 0.01 -c {count} {address}; true")),
+            job: guest.start(&command),
         }
+    }
+
+    /// Starts requests that do not end before [`PingRun::stop`].
+    pub fn endless(guest: &mut Guest, address: &str) -> PingRun {
+        Self::start(guest, address, ENDLESS)
     }
 
     /// Waits for the end.
     pub fn wait(self) -> Ping {
-        Ping::parse(&self.job.wait(Duration::from_secs(90)))
+        Ping::parse_run(&self.job.wait(Duration::from_secs(90)))
+    }
+
+    /// Ends it.
+    pub fn stop(self, guest: &mut Guest) -> Ping {
+        guest.run("killall -INT ping");
+        self.wait()
     }
 }
 
@@ -103,9 +153,26 @@ pub fn ping(guest: &mut Guest, address: &str, count: u32) -> Ping {
 
 /// Starts iperf3's server in a guest; it serves one client after the other until the guest ends.
 pub fn serve_iperf(guest: &mut Guest) {
-    guest.run("iperf3 -s -D");
-    guest.run(&until("netstat -ltn | grep -q :5201"));
+    serve_iperf_at(guest, 5201);
 }
+
+/// As [`serve_iperf`], at another port.
+pub fn serve_iperf_at(guest: &mut Guest, port: u16) {
+    guest.run(&format!("iperf3 -s -D -p {port}"));
+    guest.run(&until(100, &format!("netstat -ltn | grep -q :{port}")));
+}
+
+/// Ends iperf3 in a guest, whatever it does, and waits until it is gone.
+pub fn end_iperf(guest: &mut Guest) {
+    guest.run(&until(100, "! killall iperf3 2>/dev/null"));
+}
+
+/// Bytes of a TCP segment with the usual MTU and time stamps.
+const SEGMENT: u64 = 1448;
+/// MiB of a run that is not over before they are sent: far more than sockets keep.
+const ENOUGH_MIB: u32 = 16;
+/// How long such a run may take, beside the time that any run may need.
+const PATIENCE: u32 = 120;
 
 /// Report of an iperf3 client.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -128,6 +195,11 @@ impl Iperf {
             retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or_default(),
         }
     }
+
+    /// Returns whether TCP has moved some megabytes and does not live on retransmissions.
+    pub fn is_sound(&self) -> bool {
+        self.bytes > 2_000_000 && self.retransmits * SEGMENT < self.bytes / 10
+    }
 }
 
 /// An iperf3 client that runs in the background.
@@ -139,8 +211,18 @@ pub struct IperfRun {
 impl IperfRun {
     /// Starts a TCP client towards `address`, with more of iperf3's options in `options`.
     pub fn start(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> IperfRun {
+        Self::start_until(guest, address, (&format!("-t {seconds}"), seconds), options)
+    }
+
+    /// Starts a client that ends as the first option says, after so many seconds at most.
+    fn start_until(
+        guest: &mut Guest,
+        address: &str,
+        (end, seconds): (&str, u32),
+        options: &str,
+    ) -> IperfRun {
         let command =
-            format!("iperf3 -c {address} -t {seconds} -i 0 -J --connect-timeout 3000 {options}");
+            format!("iperf3 -c {address} {end} -i 0 -J --connect-timeout 30000 {options}");
         IperfRun {
             job: guest.start(&command),
             seconds,
@@ -162,10 +244,21 @@ impl IperfRun {
     pub fn abandon(self) {}
 }
 
-/// A TCP run to its end. The server may need a moment after the client before.
+/// A TCP run of so many seconds to its end.
 pub fn iperf(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> Iperf {
-    for _ in 0..10 {
-        let report = IperfRun::start(guest, address, seconds, options).report();
+    iperf_until(guest, address, (&format!("-t {seconds}"), seconds), options)
+}
+
+/// A TCP run of some megabytes, however long they take.
+pub fn iperf_bytes(guest: &mut Guest, address: &str, options: &str) -> Iperf {
+    let end = format!("-n {ENOUGH_MIB}M");
+    iperf_until(guest, address, (&end, PATIENCE), options)
+}
+
+/// A TCP run to its end. The server may need a moment after the client before.
+fn iperf_until(guest: &mut Guest, address: &str, end: (&str, u32), options: &str) -> Iperf {
+    for _ in 0..100 {
+        let report = IperfRun::start_until(guest, address, end, options).report();
         let error = report["error"].as_str().unwrap_or_default();
         if !error.contains("busy") {
             return Iperf::of(&report);
@@ -214,9 +307,12 @@ pub fn send_checked(from: &mut Guest, address: &str, to: &mut Guest, mib: u32) {
     assert_eq!(arrived, sent);
 }
 
-/// A command that waits up to two seconds for the success of another.
-fn until(condition: &str) -> String {
-    format!("for i in 1 2 3 4 5 6 7 8 9 10; do {condition} && exit; sleep 0.2; done; exit 1")
+/// A command that tries another so often, with pauses, until that succeeds.
+fn until(tries: u32, condition: &str) -> String {
+    format!(
+        "n=0; while [ $n -lt {tries} ]; do {condition} && exit; n=$((n + 1)); sleep 0.2; done; \
+         exit 1"
+    )
 }
 
 #[cfg(test)]
@@ -236,5 +332,20 @@ mod tests {
             }
         );
         assert_eq!(ping.lost(), 1);
+    }
+
+    #[test]
+    fn late_replies_are_none_that_are_lost() {
+        let run = |received: u32, more: &str, late: u32| {
+            let summary = format!("20 packets transmitted, {received} packets received, {more}");
+            let ping = Ping::parse_run(&format!(
+                "{summary}5% packet loss\n{late} replies came late\n"
+            ));
+            (ping.lost(), ping.received)
+        };
+        assert_eq!(run(19, "", 1), (0, 20));
+        assert_eq!(run(17, "", 1), (2, 18));
+        assert_eq!(run(19, "2 duplicates, ", 2), (1, 19));
+        assert_eq!(run(19, "", 3), (0, 20), "of another ping");
     }
 }

@@ -8,11 +8,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use testkit::wait::LIMIT;
+
 use crate::lasthop::Lasthop;
 use crate::netns::Netns;
 
 /// How long anything may take.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = LIMIT;
 /// Bytes of a checked TCP transfer in each direction.
 pub const LOAD: usize = 32 << 20;
 

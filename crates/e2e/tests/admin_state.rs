@@ -35,7 +35,7 @@ fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     let before = connections(&lasthop);
 
     turn.step("flows and addresses are forgotten under traffic");
-    let steady = PingRun::start(&mut vm1, "10.0.0.2", 600);
+    let steady = PingRun::endless(&mut vm1, "10.0.0.2");
     for _ in 0..3 {
         let decided = upcalls(&lasthop);
         lasthop.ok(&["flows", "purge"]);
@@ -48,7 +48,7 @@ fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
         let done = lasthop.json(&["fdb", "flush"]);
         assert_eq!(done["flushed"], 2, "{done}");
     }
-    let steady = steady.wait();
+    let steady = steady.stop(&mut vm1);
     assert_eq!(steady.lost(), 0, "{steady:?}");
 
     turn.step("down: nothing gets through, either way");
@@ -71,11 +71,9 @@ fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     );
 
     turn.step("it stays so without control and without the switch");
-    let pid = lasthop.pid("lasthop-control").unwrap();
-    lasthop.kill_control();
-    lasthop.wait_control(pid);
+    lasthop.replace_control();
     down(&mut vm1, &mut vm2);
-    lasthop.kill_switch();
+    lasthop.replace_switch();
     lasthop.wait_port("vm2", "up");
     down(&mut vm1, &mut vm2);
 

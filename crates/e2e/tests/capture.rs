@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use e2e::guest::two_guests;
 use e2e::lasthop::{Lasthop, guest_ports, same_footprint};
@@ -17,9 +16,7 @@ use tempfile::TempDir;
 use testkit::FakeGuest;
 use testkit::packets::{Flow, SequenceChecker, udp};
 use testkit::process::Process;
-use testkit::wait::wait_for;
-
-const TIMEOUT: Duration = Duration::from_secs(10);
+use testkit::wait::{LIMIT, wait_for};
 
 /// Two guests who know each other.
 fn guests(lasthop: &Lasthop) -> (FakeGuest, FakeGuest) {
@@ -76,7 +73,7 @@ impl Capture {
 
     /// Waits for the end; the exit status, what it said, and the file.
     fn end(mut self) -> (i32, String, pcapng::Section) {
-        let status = self.process.end(TIMEOUT).expect("a capture ends");
+        let status = self.process.end(LIMIT).expect("a capture ends");
         let section = pcapng::read(&fs::read(&self.file).expect("a file"));
         (status.code().unwrap_or(-1), self.process.output(), section)
     }
@@ -102,7 +99,7 @@ fn talk(a: &mut FakeGuest, b: &mut FakeGuest, count: u16) {
         a.send(&frame(1, 2, n)).expect("room");
         b.send(&frame(2, 1, n)).expect("room");
         for guest in [&mut *a, &mut *b] {
-            let got = guest.recv(TIMEOUT).expect("a correct device");
+            let got = guest.recv(LIMIT).expect("a correct device");
             assert!(got.is_some(), "frame {n} came");
         }
     }
@@ -196,10 +193,10 @@ fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
         all.filter(|p| p.way == way && p.bytes[34] == kind && p.dropped.is_none())
             .count()
     };
-    assert_eq!(
-        (of(Way::In, 8), of(Way::Out, 0), file.packets.len()),
-        (20, 20, 40)
-    );
+    // One request more, if a reply came late.
+    let (asked, answered) = (of(Way::In, 8), of(Way::Out, 0));
+    assert!(asked >= 20, "{asked} requests");
+    assert_eq!((answered, file.packets.len()), (asked, 2 * asked));
 
     let mut out = Vec::new();
     let mut pipe = piped.stdout.take().expect("a pipe");
@@ -231,10 +228,7 @@ fn what_is_dropped_is_seen_and_a_tiny_ring_costs_the_guests_nothing() {
     let (mut stream, mut checker) = (Stream::new(7, Flow::v4(1, 2)), SequenceChecker::default());
     for _ in 0..50 {
         (0..40).for_each(|_| stream.send(&mut a, 1000));
-        assert!(
-            settle(&mut b, &mut checker, &stream, TIMEOUT),
-            "{checker:?}"
-        );
+        assert!(settle(&mut b, &mut checker, &stream, LIMIT), "{checker:?}");
     }
     let (status, said, file) = tiny.interrupt();
     let counts = file.statistics.expect("a whole file");

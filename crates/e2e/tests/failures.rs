@@ -2,7 +2,7 @@
 
 use e2e::guest::{Guest, GuestSpec, boot};
 use e2e::lasthop::{Lasthop, guest_ports, same_footprint};
-use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
+use e2e::traffic::{IperfRun, PingRun, end_iperf, ping, reachable, serve_iperf};
 use e2e::{Turn, turn};
 
 struct World {
@@ -43,7 +43,7 @@ impl World {
         let steady = steady.wait();
         assert_eq!(steady.lost(), 0, "{what}: {steady:?}");
         // The server in vm2 is still with its lost client; the next step gets a fresh one.
-        self.vm2.run("killall iperf3; sleep 0.2");
+        end_iperf(&mut self.vm2);
         serve_iperf(&mut self.vm2);
     }
 }

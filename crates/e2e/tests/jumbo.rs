@@ -2,7 +2,7 @@
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
-use e2e::traffic::{PingRun, iperf, ping, serve_iperf};
+use e2e::traffic::{PingRun, iperf_bytes, ping, serve_iperf};
 use e2e::turn;
 
 const CONFIG: &str = r#"
@@ -61,19 +61,23 @@ fn jumbo_frames_and_two_queue_pairs() {
     turn.step("TCP over four connections");
     serve_iperf(&mut vm2);
     serve_iperf(&mut vm1);
-    let run = iperf(&mut vm1, "10.0.0.2", 1, "-P 4");
-    assert!(run.bytes > 2_000_000, "{run:?}");
-    let run = iperf(&mut vm2, "10.0.0.1", 1, "-P 4");
-    assert!(run.bytes > 2_000_000, "{run:?}");
+    let run = iperf_bytes(&mut vm1, "10.0.0.2", "-P 4");
+    assert!(run.is_sound(), "{run:?}");
+    let run = iperf_bytes(&mut vm2, "10.0.0.1", "-P 4");
+    assert!(run.is_sound(), "{run:?}");
 
     turn.step("queue pairs go and come under traffic");
+    let before = lasthop.stats();
     let steady = PingRun::start(&mut vm2, "10.0.0.1", 300);
     for pairs in ["1", "2", "1", "2"] {
         vm1.run(&format!("ethtool -L eth0 combined {pairs}; sleep 0.3"));
     }
-    // The guest's own driver stops its queues while it changes their number.
     let steady = steady.wait();
-    assert!(steady.lost() <= 8, "{steady:?}");
+    // The guest's own driver stops its queues while it changes their number: it drops what lies
+    // there, and the switch counts what comes meanwhile.
+    let moved = lasthop.stats().since(&before);
+    let most = 8 + moved.drops().values().sum::<u64>();
+    assert!(u64::from(steady.lost()) <= most, "{steady:?}, {moved:?}");
     assert_eq!(ping(&mut vm2, "10.0.0.1", 50).lost(), 0);
     lasthop.wait_port("vm1", "up");
     lasthop.stop();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::Lasthop;
+use e2e::traffic::{ping, serve_iperf};
 use e2e::{paths, turn};
 use testkit::lasthop::port;
 use testkit::process::Process;
@@ -198,9 +199,7 @@ fn streams_go_on_while_processes_of_lasthop_die() {
     let mut client = start(&lasthop, "a", 1, &client);
     lasthop.wait_sent("a", 1000);
     turn.step("control is killed");
-    let control = lasthop.pid("lasthop-control").expect("it runs");
-    lasthop.kill_control();
-    lasthop.wait_control(control);
+    lasthop.replace_control();
     turn.step("the switch is killed");
     lasthop.kill_switch();
     let ended = client.end(PROGRAM).expect("it ends");
@@ -214,7 +213,7 @@ fn a_linux_guest_is_at_the_other_end() {
     let turn = turn();
     let lasthop = lasthop(&["a", "dns", "vm"]);
     let mut guest = GuestSpec::at(&lasthop, "vm", 2).start().ready();
-    guest.run("iperf3 -s -D");
+    serve_iperf(&mut guest);
     turn.step("to the guest and back");
     for direction in ["-c", "-Rc"] {
         let iperf = ["iperf3", direction, "10.0.0.2", "-t", "1", "--json"];
@@ -243,11 +242,7 @@ fn a_linux_guest_is_at_the_other_end() {
     let own = String::from_utf8_lossy(&own.expect("a sum").stdout).into_owned();
     assert_eq!(sum.split(' ').next(), own.split(' ').next());
     turn.step("the guest pings the program");
-    assert!(
-        guest
-            .run("ping -c 3 -W 5 10.0.0.1")
-            .contains(" 0% packet loss")
-    );
+    assert_eq!(ping(&mut guest, "10.0.0.1", 3).lost(), 0);
     drop(server);
     turn.step("a shell in the guest");
     has_shell(&lasthop, &mut guest, folder.path());

@@ -27,22 +27,23 @@ fn the_switch_may_die() {
     let stream = IperfRun::start(&mut vm1, "10.0.0.2", 5, "");
     for _ in 0..KILLS {
         std::thread::sleep(Duration::from_millis(700));
-        let control = lasthop.pid("lasthop-control").expect("control runs");
-        lasthop.kill_switch();
-        lasthop.wait_control(control);
+        lasthop.replace_switch();
     }
     let (steady, stream) = (steady.wait(), stream.wait());
     turn.step(&format!("    {steady:?}, {stream:?}"));
-    // What waited in the switch for an answer dies with it, and nothing else.
-    assert!(steady.lost() <= 4 * KILLS as u32, "{steady:?}");
-    assert!(stream.bytes > 5_000_000, "{stream:?}");
+    // What waited in the switch for an answer dies with it; what waits too long for an answer of
+    // the next control is counted. Nothing else is lost.
+    let moved = lasthop.stats().since(&before);
+    let dropped: u64 = moved.drops().values().sum();
+    let most = 4 * KILLS as u64 + dropped;
+    assert!(u64::from(steady.lost()) <= most, "{steady:?}, {moved:?}");
+    assert!(stream.bytes > 500_000, "{stream:?}");
 
     turn.step("no guest has noticed");
     assert_eq!([vm1.link_changes(), vm2.link_changes()], links);
     let log = lasthop.log();
     assert!(!log.contains("disconnected"), "{log}");
     assert_eq!(log.matches("front end connected").count(), 2, "{log}");
-    let moved = lasthop.stats().since(&before);
     assert!(moved.sent("vm1") >= 350, "counters were reset: {moved:?}");
     assert_eq!(ping(&mut vm1, "10.0.0.2", 50).lost(), 0);
 
