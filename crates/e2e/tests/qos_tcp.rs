@@ -1,18 +1,31 @@
 //! TCP from interfaces to a scheduled port: frames of a TAP port wait, those of an uplink are
 //! dropped beyond a burst, and neither takes the connection its rate.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::turn;
 use e2e::uplinks::{LOAD, tap, transfer, uplink, wire};
 
-/// Far longer than the transfer takes at the ceiling, and shorter than at the few megabits a second
-/// of a connection that waits for its own time-outs.
-const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a transfer.
 const SIZE: usize = LOAD / 4;
+/// Retransmission time-outs of a transfer, at most: one that lives on them has hundreds.
+const TIME_OUTS: u64 = 40;
+
+/// Retransmission time-outs in a namespace so far.
+fn time_outs(netns: &Netns) -> u64 {
+    let counters = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat"));
+    let counters = counters.expect("the counters of TCP");
+    let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+    let lines: Vec<Vec<String>> = counters.lines().map(words).collect();
+    let tables = lines.chunks_exact(2);
+    let mut all = tables.flat_map(|pair| pair[0].iter().zip(&pair[1]));
+    let (_, count) = all
+        .find(|(name, _)| *name == "TCPTimeouts")
+        .expect("one of them");
+    count.parse().expect("a number")
+}
 
 #[test]
 fn tcp_of_a_tap_port_and_of_an_uplink_gets_to_a_scheduled_port() {
@@ -39,7 +52,7 @@ fn tcp_of_a_tap_port_and_of_an_uplink_gets_to_a_scheduled_port() {
         lasthop.wait_port(port, "up");
     }
     for (port, from, number) in [("t1", &host, 5001), ("uplink", &far, 5002)] {
-        let before = lasthop.stats();
+        let (before, waited) = (lasthop.stats(), time_outs(from));
         let began = Instant::now();
         transfer(from, &near, &format!("10.0.0.1:{number}"), SIZE);
         let took = began.elapsed();
@@ -47,7 +60,8 @@ fn tcp_of_a_tap_port_and_of_an_uplink_gets_to_a_scheduled_port() {
             "{port}: {:.0} Mbit/s",
             8e-6 * SIZE as f64 / took.as_secs_f64()
         ));
-        assert!(took < LIMIT, "{port}: {took:?}");
+        let waited = time_outs(from) - waited;
+        assert!(waited < TIME_OUTS, "{port}: {waited} time-outs in {took:?}");
         let dropped = lasthop
             .stats()
             .since(&before)
