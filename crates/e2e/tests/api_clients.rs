@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use e2e::lasthop::{Lasthop, guest_ports};
-use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::numbered::{Stream, introduce, settle, trickle};
 use e2e::turn;
 use testkit::packets::{Flow, SequenceChecker};
+use testkit::wait::LIMIT;
 
 /// Memory limit of control for all clients together, in KiB.
 const MEMORY_KIB: u64 = 16 << 10;
@@ -97,8 +98,7 @@ fn guests_do_not_notice_them() {
             scope.spawn(move || misbehave(lasthop, seed, end));
         }
         for round in 0..5000 {
-            steady.send(&mut a, 100);
-            collect(&mut b, &mut checker);
+            trickle(&mut steady, (&mut a, &mut b), &mut checker, 100);
             std::thread::sleep(Duration::from_micros(200));
             if round % 1000 == 0 {
                 // Who behaves is answered all the same, and no counter falls.
@@ -109,7 +109,7 @@ fn guests_do_not_notice_them() {
             }
         }
     });
-    let clean = settle(&mut b, &mut checker, &steady, Duration::from_secs(5));
+    let clean = settle(&mut b, &mut checker, &steady, LIMIT);
     assert!(clean, "of {} frames: {checker:?}", steady.sent());
     assert_eq!(lasthop.stats().drops(), [].into());
     let received = "lasthop_port_received_frames_total{port=\"vm1\"}";

@@ -4,10 +4,11 @@ use std::fs;
 
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
-use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::numbered::{Stream, introduce, settle, trickle};
 use e2e::turn;
 use e2e::uplinks::{tap, uplink, wire};
 use testkit::packets::{Flow, SequenceChecker};
+use testkit::wait::LIMIT;
 
 use std::time::Duration;
 
@@ -98,8 +99,7 @@ fn who_is_not_concerned_loses_nothing() {
             std::thread::scope(|scope| {
                 let apply = scope.spawn(|| lasthop.ok(&["apply", &file_name]));
                 while !apply.is_finished() {
-                    steady.send(&mut a, 100);
-                    collect(&mut b, &mut checker);
+                    trickle(&mut steady, (&mut a, &mut b), &mut checker, 100);
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 let output = apply.join().expect("it is applied");
@@ -112,7 +112,7 @@ fn who_is_not_concerned_loses_nothing() {
             refuse_bad_ones(&lasthop, &file, text);
         }
     }
-    let clean = settle(&mut b, &mut checker, &steady, Duration::from_secs(5));
+    let clean = settle(&mut b, &mut checker, &steady, LIMIT);
     assert!(clean, "of {} frames: {checker:?}", steady.sent());
     assert_eq!(
         lasthop.pid("lasthop-switch"),

@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
@@ -11,7 +10,7 @@ use serde_json::Value;
 use testkit::features::{PROTOCOL_FEATURES, VERSION_1};
 use testkit::frontend::FrontEnd;
 use testkit::table::rows;
-use testkit::wait::wait_for;
+use testkit::wait::{LIMIT, wait_for};
 
 /// Request number of SET_MEM_TABLE in the vhost-user specification.
 const SET_MEM_TABLE: u32 = 5;
@@ -146,7 +145,7 @@ fn message(request: u32, payload: &[u8]) -> Vec<u8> {
 /// Waits until the other side hangs up.
 fn hung_up(stream: &mut UnixStream) {
     stream
-        .set_read_timeout(Some(Duration::from_secs(5)))
+        .set_read_timeout(Some(LIMIT))
         .expect("a non-zero time-out");
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).expect("the switch hangs up");
@@ -184,13 +183,11 @@ fn a_vmm_with_a_bad_message_is_disconnected_and_the_port_listens_again() {
         let mut stream = UnixStream::connect(lasthop.socket("vm1.sock")).expect("the port listens");
         stream.write_all(&bytes).expect("the switch reads");
         hung_up(&mut stream);
-        let port = lasthop.wait_port("vm1", "waiting");
-        assert!(
-            port["reason"]
-                .as_str()
-                .is_some_and(|reason| !reason.is_empty()),
-            "no reason: {port}"
-        );
+        wait_for("the reason", || {
+            let port = lasthop.wait_port("vm1", "waiting");
+            let reason = port["reason"].as_str()?;
+            (!reason.is_empty()).then_some(())
+        });
     }
     turn.step("logged once a time");
     let reason = lasthop.port("vm1")["reason"]
@@ -211,9 +208,8 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     let turn = turn();
     let lasthop = Lasthop::start(GOOD);
     turn.step("a VMM that has no file for its memory");
-    let limit = Duration::from_secs(5);
     let mut front =
-        FrontEnd::connect(&lasthop.socket("vm1.sock"), limit).expect("the port listens");
+        FrontEnd::connect(&lasthop.socket("vm1.sock"), LIMIT).expect("the port listens");
     front
         .negotiate(VERSION_1 | PROTOCOL_FEATURES, 0)
         .expect("the switch negotiates");
@@ -222,7 +218,7 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
         .send_raw(SET_MEM_TABLE, 1, 40, &table[..40], &[])
         .expect("the switch reads");
     assert!(
-        front.closes_within(limit),
+        front.closes_within(LIMIT),
         "the switch continues without memory"
     );
     lasthop.wait_reason("vm1", "share=on");
@@ -266,10 +262,10 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     let before = lasthop.log().len();
     guest.quit();
     assert_eq!(lasthop.wait_port("vm1", "waiting")["reason"], Value::Null);
-    let output = lasthop.log().split_off(before);
-    assert!(
-        output.contains("front end disconnected") && !output.contains("WARN"),
-        "{output}"
-    );
+    let output = wait_for("its end is logged", || {
+        let output = lasthop.log().split_off(before);
+        output.contains("front end disconnected").then_some(output)
+    });
+    assert!(!output.contains("WARN"), "{output}");
     lasthop.stop();
 }

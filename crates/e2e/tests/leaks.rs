@@ -1,12 +1,11 @@
 //! Guests come and go fifty times, in order and not, and ports with them: no memory, descriptor,
 //! mapping or thread is left behind, and two other guests lose no frame meanwhile.
 
-use std::time::Duration;
-
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::{Turn, turn};
 use testkit::packets::{Flow, SequenceChecker};
+use testkit::wait::LIMIT;
 use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
@@ -58,12 +57,7 @@ impl Steady {
         for _ in 0..50 {
             self.stream.send(&mut self.a, 1000);
         }
-        let clean = settle(
-            &mut self.b,
-            &mut self.checker,
-            &self.stream,
-            Duration::from_secs(2),
-        );
+        let clean = settle(&mut self.b, &mut self.checker, &self.stream, LIMIT);
         assert!(
             clean,
             "of {} frames: {:?}",

@@ -8,7 +8,7 @@ use e2e::{Turn, turn};
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, ethernet};
 use testkit::procfs;
-use testkit::wait::wait_for;
+use testkit::wait::{LIMIT, wait_for};
 use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
@@ -44,7 +44,6 @@ const WINDOW: u32 = 200;
 const UNLUCKY: u64 = 1000;
 /// Memory of control for FDB entries, and an allocator's tolerance, in KiB.
 const CONTROL_KIB: u64 = 8 << 10;
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Station `n` behind the port with this number.
 fn mac(port: u8, n: u32) -> [u8; 6] {
@@ -136,7 +135,7 @@ impl World {
 }
 
 fn receive(guest: &mut FakeGuest, got: &mut Vec<u8>, count: u32) {
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + LIMIT;
     let mut left = count;
     while left > 0 {
         match guest.pairs[0].try_recv_into(got).expect("a correct device") {
@@ -168,9 +167,7 @@ fn a_million_flows_are_cached_and_control_does_not_feel_them() {
     assert!(grown <= CONTROL_KIB, "control grew by {grown} KiB");
 
     world.turn.step("a new control takes over");
-    let before = world.lasthop.pid("lasthop-control").expect("control runs");
-    world.lasthop.kill_control();
-    world.lasthop.wait_control(before);
+    world.lasthop.replace_control();
     let kept = world.status("flows");
     assert!(kept + UNLUCKY >= flows, "{kept} flows of {flows}");
     world.all_speak("under a new control");

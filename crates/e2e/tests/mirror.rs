@@ -8,15 +8,14 @@ use std::time::Duration;
 use e2e::lasthop::Lasthop;
 use e2e::netns::{Netns, Sniffer};
 use e2e::numbered::{Stream, introduce, settle};
+use e2e::stats::Stats;
 use e2e::turn;
 use e2e::uplinks::{tap, uplink, wire};
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, udp};
 use testkit::table::rows;
-use testkit::wait::wait_for;
+use testkit::wait::{LIMIT, wait_for};
 use testkit::{FakeGuest, GuestConfig};
-
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// vm1 and vm2 in one segment, vm3 and vm4 in another, and the probe in one of its own.
 fn config(mirrors: &str) -> String {
@@ -58,7 +57,7 @@ fn frame(a: u8, b: u8, n: u16) -> Vec<u8> {
 
 /// Returns the frames that have arrived, waiting a while for the first.
 fn bytes(guest: &mut FakeGuest, count: usize) -> Vec<Vec<u8>> {
-    let all = guest.recv_count(count, TIMEOUT).expect("a correct device");
+    let all = guest.recv_count(count, LIMIT).expect("a correct device");
     all.into_iter().map(|got| got.frame).collect()
 }
 
@@ -257,16 +256,21 @@ fn a_full_probe_takes_nothing_from_those_that_are_mirrored() {
     for _ in 0..100 {
         (0..50).for_each(|_| stream.send(a, 64));
         assert!(
-            settle(b, &mut checker, &stream, TIMEOUT),
+            settle(b, &mut checker, &stream, LIMIT),
             "{} lost",
             checker.lost()
         );
     }
-    let moved = world.lasthop.stats().since(&before);
-    let (copied, lost) = (
-        moved.received("probe"),
-        moved.get("probe.drops.receiver-full"),
-    );
+    let copies = |moved: &Stats| {
+        let lost = moved.get("probe.drops.receiver-full");
+        (moved.received("probe"), lost)
+    };
+    let moved = wait_for("all copies are done with", || {
+        let moved = world.lasthop.stats().since(&before);
+        let (copied, lost) = copies(&moved);
+        (copied + lost >= 5000).then_some(moved)
+    });
+    let (copied, lost) = copies(&moved);
     assert_eq!(
         (moved.received("vm2"), copied + lost),
         (5000, 5000),
@@ -492,7 +496,7 @@ fn is_ours(frame: &[u8]) -> bool {
 
 /// A probe behind an interface has got these and nothing else.
 fn saw(sniffer: &Sniffer, expected: &[Vec<u8>]) {
-    let mut got = sniffer.frames(expected.len(), TIMEOUT, is_ours);
+    let mut got = sniffer.frames(expected.len(), LIMIT, is_ours);
     got.extend(sniffer.frames(1, Duration::from_millis(100), is_ours));
     assert_eq!(got, expected);
 }

@@ -5,14 +5,11 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::turn;
 use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
-use testkit::wait::wait_for;
-
-const TIMEOUT: Duration = Duration::from_secs(15);
+use testkit::wait::{LIMIT, wait_for, wait_until};
 
 /// The two users.
 const ONE: u32 = 60_001;
@@ -48,7 +45,7 @@ fn dial(user: u32, socket: PathBuf) -> io::Result<UnixStream> {
 
 /// It is closed before anything was said.
 fn is_rejected(mut stream: UnixStream) -> bool {
-    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
     matches!(stream.read(&mut [0]), Ok(0))
 }
 
@@ -78,6 +75,9 @@ fn other_users_are_rejected(lasthop: &Lasthop, port: &str, other: u32) {
     let socket = lasthop.socket(&format!("{port}.sock"));
     let stream = dial(other, socket).expect("the mode lets it by");
     assert!(is_rejected(stream), "{port}");
+    wait_until("it is counted", || {
+        rejected_connections(lasthop, port).0 > before
+    });
     assert_eq!(
         rejected_connections(lasthop, port),
         (before + 1, Some(other.into()))
@@ -109,9 +109,7 @@ fn no_vmm_takes_the_port_of_another_users() {
     turn.step("as it was started");
     all(ONE, TWO);
     turn.step("after a restart of control");
-    let before = lasthop.pid("lasthop-control").expect("control runs");
-    lasthop.kill_control();
-    lasthop.wait_control(before);
+    lasthop.replace_control();
     all(ONE, TWO);
     turn.step("a change while one is connected");
     let vmm = dial(ONE, lasthop.socket("one.sock")).expect("its own user's");
@@ -127,9 +125,7 @@ fn no_vmm_takes_the_port_of_another_users() {
     drop(vmm);
     all(TWO, ONE);
     turn.step("after a restart of the switch");
-    let before = lasthop.pid("lasthop-control").expect("control runs");
-    lasthop.kill_switch();
-    lasthop.wait_control(before);
+    lasthop.replace_switch();
     wait_for("ports", || {
         (lasthop.port("one")["state"] == "waiting").then_some(())
     });

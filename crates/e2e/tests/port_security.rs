@@ -9,7 +9,7 @@ use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
 use e2e::traffic::{ping, unreachable};
 use e2e::turn;
-use testkit::wait::within;
+use testkit::wait::{LIMIT, within};
 use testkit::{FakeGuest, GuestConfig};
 use wire::build::{PacketBuilder, TcpFields};
 use wire::{EtherType, MacAddr};
@@ -40,8 +40,6 @@ port_security = {{ macs = "any", dhcp_server = true, router = true }}
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const ALL: MacAddr = MacAddr::BROADCAST;
-/// How long a frame may take to arrive.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn ip6(text: &str) -> Ipv6Addr {
     text.parse().expect("an address")
@@ -86,7 +84,7 @@ impl Scene {
         let mut others = 0;
         while let Some(got) = self
             .observer
-            .recv(TIMEOUT)
+            .recv(LIMIT)
             .expect("the device keeps the rules")
         {
             if got.frame == sent {
@@ -122,7 +120,7 @@ impl Scene {
     fn drops(&self, before: &Stats, reason: &str, count: usize) {
         let key = format!("vm1.drops.{reason}");
         let mut moved = Stats::default();
-        let done = within(TIMEOUT, || {
+        let done = within(LIMIT, || {
             moved = self.lasthop.stats().since(before);
             (moved.get(&key) >= count as u64).then_some(())
         });
@@ -147,17 +145,11 @@ impl Scene {
     /// Waits for a state of the forwarding database.
     fn until_fdb(&self, is_so: impl Fn(&str) -> bool) {
         let mut list = String::new();
-        let done = within(TIMEOUT, || {
+        let done = within(LIMIT, || {
             list = self.lasthop.ok(&["fdb", "list"]);
             is_so(&list).then_some(())
         });
         assert!(done.is_some(), "{list}");
-    }
-
-    fn kill_control(&self) {
-        let before = self.lasthop.pid("lasthop-control").expect("control runs");
-        self.lasthop.kill_control();
-        self.lasthop.wait_control(before);
     }
 }
 
@@ -262,14 +254,16 @@ fn a_guest_is_one_host_by_default() {
     scene.refused("unparseable", &wrapped());
 
     turn.step("control dies, and knows what was bound");
-    scene.kill_control();
+    scene.lasthop.replace_control();
     let third = PacketBuilder::new(MacAddr([2, 0, 0, 0, 0, 3]), ALL);
     scene.refused("spoofed-mac", &[spoofed(), third]);
     scene.refused("dhcp-server", &[offer()]);
 
     turn.step("the switch dies");
+    let control = scene.lasthop.pid("lasthop-control").expect("control runs");
     scene.lasthop.kill_switch();
     scene.passed_again();
+    scene.lasthop.wait_control(control);
     scene.refused("spoofed-mac", &[spoofed()]);
 
     turn.step("it may be a router and a server now, and is still one host");
@@ -291,7 +285,7 @@ impl Scene {
     /// The switch was killed: until its successor is there frames may be lost, but none may pass
     /// that is forbidden.
     fn passed_again(&mut self) {
-        let end = Instant::now() + TIMEOUT;
+        let end = Instant::now() + LIMIT;
         loop {
             let honest = self.honest();
             self.send(&spoofed());
@@ -437,7 +431,7 @@ fn a_listed_address_is_taken_by_no_other_port() {
             scene.observer.send(&claim.build()).expect("it can send");
         }
         let mut moved = Stats::default();
-        let done = within(TIMEOUT, || {
+        let done = within(LIMIT, || {
             moved = scene.lasthop.stats().since(&before);
             (moved.get("observer.drops.spoofed-source") == 3).then_some(())
         });
@@ -463,7 +457,7 @@ fn a_listed_address_is_taken_by_no_other_port() {
     claims(&mut scene);
 
     turn.step("control dies");
-    scene.kill_control();
+    scene.lasthop.replace_control();
     claims(&mut scene);
 
     turn.step("it is gone: who speaks then has the address, until it is back");
@@ -473,7 +467,7 @@ fn a_listed_address_is_taken_by_no_other_port() {
     let before = scene.lasthop.stats();
     scene.observer.send(&taken).expect("it can send");
     let mut moved = Stats::default();
-    let flooded = within(TIMEOUT, || {
+    let flooded = within(LIMIT, || {
         moved = scene.lasthop.stats().since(&before);
         (!moved.drops().is_empty()).then_some(())
     });
@@ -549,7 +543,7 @@ addresses = ["10.0.0.1", "2001:db8::/64"]
         scene.send(&advertisement("2001:db8::7", OWN));
         scene.send(&advertisement("2001:db9::1", OWN));
         scene.drops(&before, "spoofed-neighbour", 1);
-        let heard = scene.observer.recv_count(1, TIMEOUT);
+        let heard = scene.observer.recv_count(1, LIMIT);
         let heard = heard.expect("the true one arrives");
         assert_eq!(heard[0].frame, advertisement("2001:db8::7", OWN).build());
         let honest = scene.honest();
@@ -557,7 +551,7 @@ addresses = ["10.0.0.1", "2001:db8::/64"]
     }
 
     turn.step("control dies, and the list changes");
-    scene.kill_control();
+    scene.lasthop.replace_control();
     scene.refused("spoofed-ip", &others);
     scene.apply(r#"port_security = { macs = ["02:00:00:00:00:01"], addresses = ["10.0.0.0/24"] }"#);
     scene.passed(&[v4([10, 0, 0, 2]), arp(OWN, [10, 0, 0, 3])]);
@@ -627,7 +621,7 @@ neighbour_suppression = true
 
 /// The frames that the next few that arrive are, and no more.
 fn arrives(guest: &mut FakeGuest, count: usize) -> Vec<Vec<u8>> {
-    let got = guest.recv_count(count, TIMEOUT);
+    let got = guest.recv_count(count, LIMIT);
     let got = got.expect("the device keeps the rules");
     assert_eq!(got.len(), count);
     got.into_iter().map(|got| got.frame).collect()
@@ -679,7 +673,7 @@ fn requests_for_known_addresses_are_answered_and_not_flooded() {
                 .since(&before)
                 .get("vm1.neighbour_replies")
         };
-        let counted = within(TIMEOUT, || (replies() == known.len() as u64).then_some(()));
+        let counted = within(LIMIT, || (replies() == known.len() as u64).then_some(()));
         assert!(counted.is_some(), "{} replies", replies());
         assert!(scene.lasthop.stats().since(&before).drops().is_empty());
         let honest = scene.honest();
@@ -702,7 +696,7 @@ fn requests_for_known_addresses_are_answered_and_not_flooded() {
     assert!(output(&scene, "10.0.0.7").contains("flooded to"));
 
     turn.step("control dies");
-    scene.kill_control();
+    scene.lasthop.replace_control();
     answered(&mut scene);
 
     turn.step("the owner has another address");

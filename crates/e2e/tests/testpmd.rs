@@ -61,8 +61,10 @@ fn bounce_all_sizes(turn: &Turn, role: &str, packed: bool) {
 /// The first frames teach the switch where the two addresses are.
 fn warm_up(lasthop: &Lasthop, testpmd: &mut Testpmd) {
     testpmd.bounce(64, 1, Duration::from_millis(300));
-    let fdb = lasthop.json(&["fdb", "list"]).to_string();
-    assert!(MACS.iter().all(|mac| fdb.contains(mac)), "{fdb}");
+    wait_until("both are known", || {
+        let fdb = lasthop.json(&["fdb", "list"]).to_string();
+        MACS.iter().all(|mac| fdb.contains(mac))
+    });
 }
 
 fn bounce(turn: &Turn, lasthop: &Lasthop, testpmd: &mut Testpmd, size: u32) {
@@ -82,7 +84,10 @@ fn bounce_for(
     let counts = testpmd.bounce(size, 4, time);
     let moved = wait_for("the switch has taken all that testpmd sent", || {
         let moved = lasthop.stats().since(&before);
-        ([moved.sent("p0"), moved.sent("p1")] == counts.sent).then_some(moved)
+        let taken = [moved.sent("p0"), moved.sent("p1")] == counts.sent;
+        let given = moved.received("p0") + moved.received("p1");
+        let dropped: u64 = moved.drops().values().sum();
+        (taken && given + dropped >= counts.sent.iter().sum()).then_some(moved)
     });
     turn.step(&format!("    {size} bytes: {counts:?}"));
     assert_eq!(

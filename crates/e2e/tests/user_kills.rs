@@ -277,15 +277,6 @@ fn kill_driver(lasthop: &Lasthop) {
     });
 }
 
-fn kill_switch(lasthop: &Lasthop) {
-    let switch = lasthop.pid("lasthop-switch");
-    lasthop.kill_switch();
-    wait_until("another switch", || {
-        let new = lasthop.pid("lasthop-switch");
-        new.is_some() && new != switch
-    });
-}
-
 #[test]
 fn connections_outlive_driver_switch_and_version() {
     if !Netns::allowed() {
@@ -343,7 +334,7 @@ fn connections_outlive_driver_switch_and_version() {
     let restarts = &lasthop.port("out")["driver_process"]["restarts"];
     assert_eq!(*restarts, kills, "a driver has ended by itself");
     for _ in 0..switches {
-        streams.interrupt(&turn, "switch", || kill_switch(&lasthop));
+        streams.interrupt(&turn, "switch", || lasthop.replace_switch());
     }
     for _ in 0..upgrades {
         streams.interrupt(&turn, "upgrade", || drop(lasthop.ok(&["upgrade"])));

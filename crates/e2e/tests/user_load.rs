@@ -18,7 +18,7 @@ use e2e::{pcapng, turn};
 use net::{Config, Errno, Id, Kind, Net};
 use testkit::lasthop::port;
 use testkit::packets::mac;
-use testkit::wait::{wait_for, wait_until, within};
+use testkit::wait::{LIMIT, wait_for, wait_until, within};
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
 use wire::build::{PacketBuilder, TcpFields};
@@ -80,7 +80,7 @@ fn check_echo(net: &Net, id: Id, number: usize) {
 /// A connection that is made, used and closed.
 fn use_once(net: &Net, number: usize) {
     let id = begin(net, ECHO);
-    let made = outcome(net, id, Duration::from_secs(20));
+    let made = outcome(net, id, LIMIT);
     assert_eq!(made, Some(true), "connection {number}");
     check_echo(net, id, number);
     net.close(id);
@@ -188,7 +188,7 @@ fn guests_have_500_connections_at_once_beside_one_that_sprays() {
         .flat_map(|net| (0..each).map(|_| (&**net, begin(net, ECHO))))
         .collect();
     for (number, (net, id)) in all.iter().enumerate() {
-        let made = outcome(net, *id, Duration::from_secs(20));
+        let made = outcome(net, *id, LIMIT);
         assert_eq!(made, Some(true), "connection {number}");
     }
     for (number, (net, id)) in all.iter().enumerate() {
@@ -237,7 +237,7 @@ fn resolvers_lists_limits_and_captures_are_those_of_the_operator() {
 
     turn.step("another resolver, under a connection");
     let stays = begin(&vm1, ECHO);
-    assert_eq!(outcome(&vm1, stays, Duration::from_secs(20)), Some(true));
+    assert_eq!(outcome(&vm1, stays, LIMIT), Some(true));
     assert_eq!(ask(&vm1, 0), ANSWERS[0]);
     lasthop.ok(&["port", "set", "out", "--dns", OTHER]);
     wait_for_other(&vm1);
@@ -280,20 +280,22 @@ fn resolvers_lists_limits_and_captures_are_those_of_the_operator() {
     apply(&list);
     let denied = begin(&vm1, ECHO);
     assert_eq!(outcome(&vm1, denied, DENIED), None);
-    assert!(lasthop.stats().sum("drops.acl-denied") > 0);
+    wait_until("its SYN is denied", || {
+        lasthop.stats().sum("drops.acl-denied") > 0
+    });
     apply(&own);
     // It asks again by itself.
-    assert_eq!(outcome(&vm1, denied, Duration::from_secs(20)), Some(true));
+    assert_eq!(outcome(&vm1, denied, LIMIT), Some(true));
 
     turn.step("a limit of what the port is sent");
     let limit = "to-guest:packets=100,packets-burst=64";
     lasthop.ok(&["port", "set", "out", "--limit", limit]);
     let socket = vm1.open(Kind::Datagram).expect("room for a socket");
     let to = format!("{OUTSIDE}:9").parse().expect("an address");
-    for _ in 0..200 {
-        let _ = vm1.send(socket, b"datagram", Some(to));
-    }
     wait_until("datagrams are dropped", || {
+        for _ in 0..200 {
+            let _ = vm1.send(socket, b"datagram", Some(to));
+        }
         lasthop.stats().get("out.drops.rate-limited") > 0
     });
     lasthop.ok(&["port", "set", "out", "--limit", "to-guest:none"]);
@@ -305,7 +307,7 @@ fn resolvers_lists_limits_and_captures_are_those_of_the_operator() {
     let gateway: SocketAddr = format!("10.0.2.2:{ECHO}").parse().expect("an address");
     let refused = vm1.open(Kind::Stream).expect("room for a socket");
     assert_eq!(vm1.connect(refused, gateway), Err(Errno::INPROGRESS));
-    assert_eq!(outcome(&vm1, refused, Duration::from_secs(20)), Some(false));
+    assert_eq!(outcome(&vm1, refused, LIMIT), Some(false));
     drop(own);
 }
 

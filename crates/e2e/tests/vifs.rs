@@ -15,7 +15,7 @@ use rustix::fd::OwnedFd;
 use testkit::lasthop::port;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac};
 use testkit::procfs;
-use testkit::wait::{wait_for, wait_until};
+use testkit::wait::{LIMIT, wait_for, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 
 const PORTS: usize = 256;
@@ -87,7 +87,7 @@ fn a_pair_under_load_loses_nothing_while_all_others_change_at_once() {
         let ports = list["ports"].as_array().expect("ports are listed");
         assert_eq!(ports.len(), 2 + others);
     }
-    let clean = settle(&mut b, &mut checker, &load, Duration::from_secs(5));
+    let clean = settle(&mut b, &mut checker, &load, LIMIT);
     assert!(clean, "of {} frames: {checker:?}", load.sent());
     assert_eq!(lasthop.stats().drops(), [].into());
     drop((a, b));
@@ -209,13 +209,13 @@ fn a_frame_for_one_guest_wakes_nobody_else() {
     for (n, guest) in guests.iter_mut().enumerate() {
         let frame = ethernet(mac(1), address(n), 0x88b5, &[0; 46]);
         guest.send(&frame).expect("the guest can send");
-        let arrived = sender.recv(Duration::from_secs(5));
+        let arrived = sender.recv(LIMIT);
         assert!(arrived.expect("the device keeps the rules").is_some());
     }
     let frame = |to: usize| ethernet(address(to), mac(1), 0x88b5, &[1; 46]);
     for (n, guest) in guests.iter_mut().enumerate() {
         sender.send(&frame(n)).expect("the guest can send");
-        let arrived = guest.recv(Duration::from_secs(5));
+        let arrived = guest.recv(LIMIT);
         assert!(arrived.expect("the device keeps the rules").is_some());
         guest.recv_all().expect("the device keeps the rules");
         let pair = &mut guest.pairs[0];

@@ -9,7 +9,7 @@ use testkit::packets::{Flow, SequenceChecker, udp};
 use testkit::wait::wait_until;
 
 use super::{
-    LAP, TIMEOUT, WINDOW, all_arrive, arrive_in_the_end, layouts, others, pair, sound, start,
+    LAP, LIMIT, WINDOW, all_arrive, arrive_in_the_end, layouts, others, pair, sound, start,
 };
 
 /// Frames whose receiver's buffers are not translated are dropped by name, and come again when
@@ -59,7 +59,7 @@ fn frames_wait_for_buffers_that_are_asked_for() {
             assert_eq!(checker.next_of(7), early, "no buffer is translated");
             b.iommu().lie(None);
             b.iommu().answer_held();
-            let whole = settle(b, &mut checker, &stream, TIMEOUT);
+            let whole = settle(b, &mut checker, &stream, LIMIT);
             assert!(whole, "{checker:?} of {}", stream.sent());
         }
         let moved = lasthop.stats().since(&before);

@@ -20,10 +20,9 @@ use testkit::iommu::{IommuConfig, Mode, is_canary};
 use testkit::lasthop::port;
 use testkit::net::{HEADER_LEN, NetHeader};
 use testkit::packets::{Flow, SequenceChecker, payload_of, udp};
-use testkit::wait::wait_until;
+use testkit::wait::{LIMIT, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Frames of one sender on their way: fewer than a receiver's buffers.
 const WINDOW: u64 = 32;
 /// Frames that use each receive buffer of a guest.
@@ -59,9 +58,11 @@ fn pair(lasthop: &Lasthop, config: &GuestConfig, iommu: IommuConfig) -> [FakeGue
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     all_asked([&a, &b]);
     if iommu.mode == Mode::OnDemand {
-        // Buffers that were offered behind the first look at a ring are asked for with a frame.
-        arrive_in_the_end(&mut a, &mut b, Flow::v4(1, 2), WINDOW);
-        arrive_in_the_end(&mut b, &mut a, Flow::v4(2, 1), WINDOW);
+        // Buffers that were offered behind the first look at a ring are asked for with a frame: as
+        // many as there are buffers use each of them.
+        let buffers = config.queue_size.into();
+        arrive_in_the_end(&mut a, &mut b, Flow::v4(1, 2), buffers);
+        arrive_in_the_end(&mut b, &mut a, Flow::v4(2, 1), buffers);
         all_asked([&a, &b]);
     }
     [a, b]
@@ -220,7 +221,7 @@ fn all_arrive(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow, frames: u64)
         for _ in 0..WINDOW.min(frames - stream.sent()) {
             stream.send(from, 64 + (stream.sent() as usize * 131) % 1300);
         }
-        let whole = settle(to, &mut checker, &stream, TIMEOUT);
+        let whole = settle(to, &mut checker, &stream, LIMIT);
         assert!(whole, "{checker:?} of {}", stream.sent());
     }
 }
@@ -254,13 +255,19 @@ fn page_with(guest: &FakeGuest, payload: &[u8]) -> (u64, u64) {
 }
 
 fn arrives(guest: &mut FakeGuest, payload: &[u8]) {
-    let got = guest.recv(TIMEOUT).expect("the device keeps the rules");
+    let got = guest.recv(LIMIT).expect("the device keeps the rules");
     let frame = got.expect("it arrives").frame;
     assert_eq!(payload_of(&frame).expect("a sound frame"), payload);
 }
 
 fn not_granted(lasthop: &Lasthop, port: &str) -> u64 {
     lasthop.stats().get(&format!("{port}.drops.not-granted"))
+}
+
+/// Checks that one frame more of vm1 was dropped because its buffer is not mapped.
+fn one_is_refused(lasthop: &Lasthop, before: u64) {
+    wait_until("it is counted", || not_granted(lasthop, "vm1") > before);
+    assert_eq!(not_granted(lasthop, "vm1"), before + 1);
 }
 
 /// Throws away what is still on its way between two guests: frames of one sender keep their order.

@@ -12,8 +12,8 @@ use testkit::wait::{LIMIT, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 
 use super::{
-    LAP, all_arrive, arrive_in_the_end, arrives, layouts, not_granted, others, page_with, pair,
-    send_at, settle_down, sound, start,
+    LAP, all_arrive, arrive_in_the_end, arrives, layouts, not_granted, one_is_refused, others,
+    page_with, pair, send_at, settle_down, sound, start,
 };
 
 /// The length of a buffer was not checked against its mapping (DPDK, CVE-2020-10725).
@@ -38,6 +38,7 @@ fn cve_2020_10725_a_buffer_beyond_its_mapping() {
             let dropped = || lasthop.stats().drops().values().sum::<u64>();
             let before = dropped();
             send_at(a, at, len);
+            wait_until("it is counted", || dropped() > before);
             assert_eq!(dropped(), before + 1, "{at:#x}+{len}");
         }
         assert!(not_granted(&lasthop, "vm1") >= before + 2);
@@ -142,7 +143,7 @@ fn dpdk_e7cb7fdf54_a_driver_change_leaves_no_entries() {
             introduce(a, b, Flow::v4(1, 2));
             let before = not_granted(&lasthop, "vm1");
             send_at(a, old, len);
-            assert_eq!(not_granted(&lasthop, "vm1"), before + 1);
+            one_is_refused(&lasthop, before);
             all_arrive(a, b, Flow::v4(1, 2), 50);
             all_arrive(b, a, Flow::v4(2, 1), 50);
         }
@@ -183,7 +184,7 @@ fn dpdk_37771844a0_more_pages_than_the_table_holds() {
     a.iommu().unmap_pages(iova, PAGES);
     let before = not_granted(&lasthop, "vm1");
     send_at(a, iova, len);
-    assert_eq!(not_granted(&lasthop, "vm1"), before + 1);
+    one_is_refused(&lasthop, before);
     all_arrive(a, b, Flow::v4(1, 2), 500);
     sound(&guests);
     lasthop.stop();

@@ -16,7 +16,7 @@ use testkit::process::Process;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
-use super::{TIMEOUT, Talk, all_arrive, config, layouts, pair, sound, start};
+use super::{LIMIT, Talk, all_arrive, config, layouts, pair, sound, start};
 
 /// The modes of a guest; `Reuse` with fewer pages than the buffers have that are with the device.
 const MODES: [Mode; 5] = [
@@ -94,7 +94,7 @@ fn super_frame(from: &mut FakeGuest, to: &mut FakeGuest, n: u32) {
     let (frame, header) = tcp_super(&Flow::v4(1, 2), n, &payload, 1448);
     from.send_on(0, &frame, &header)
         .expect("the guest can send");
-    let got = to.recv(TIMEOUT).expect("the device keeps the rules");
+    let got = to.recv(LIMIT).expect("the device keeps the rules");
     assert_eq!(got.expect("it arrives").frame, frame);
 }
 
@@ -116,7 +116,7 @@ fn pages_are_not_touched_once_invalidate_was_answered() {
                 for _ in 0..10 {
                     talk.wait_more(50);
                     for _ in 0..20 {
-                        let got = probe.recv(TIMEOUT).expect("the device keeps the rules");
+                        let got = probe.recv(LIMIT).expect("the device keeps the rules");
                         let copy = got.expect("copies arrive").frame;
                         assert!(!is_canary(&copy), "a copy has bytes of a revoked page");
                     }
@@ -157,7 +157,7 @@ fn capture(lasthop: &Lasthop, port: &str) -> (Process, PathBuf) {
 
 fn end_capture(mut capture: Process, file: &Path) {
     capture.signal(Signal::INT);
-    assert!(capture.end(TIMEOUT).is_some(), "{}", capture.output());
+    assert!(capture.end(LIMIT).is_some(), "{}", capture.output());
     let captured = fs::read(file).expect("a file");
     let revoked = captured.windows(CANARY.len()).any(|bytes| bytes == CANARY);
     assert!(!revoked, "the capture has bytes of a revoked page");
