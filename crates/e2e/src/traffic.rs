@@ -108,11 +108,11 @@ impl PingRun {
         let replies = r#"replies() { awk '/^Icmp: [0-9]/ {print $11}' /proc/net/snmp; }"#;
         let to = address.split(' ').next().unwrap_or_default();
         let number = |before: &str, behind: &str| {
-            format!(r#"$(echo "$said" | sed -n 's/.*{before}\([0-9][0-9]*\) {behind}.*/\1/p')"#)
+            format!(r#"$(echo "$said" | sed -n 's/{before}\([0-9][0-9]*\) {behind}.*/\1/p')"#)
         };
         let (sent, got) = (
             number("^", "packets transmitted"),
-            number(", ", "packets received"),
+            number(".*, ", "packets received"),
         );
         let late = format!(
             "came=$(($(replies) - before - got)); \
@@ -136,7 +136,7 @@ impl PingRun {
 
     /// Waits for the end.
     pub fn wait(self) -> Ping {
-        Ping::parse_run(&self.job.wait(Duration::from_secs(90)))
+        Ping::parse_run(&self.job.wait(Duration::from_secs(180)))
     }
 
     /// Ends it.
