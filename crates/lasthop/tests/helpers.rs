@@ -1,9 +1,8 @@
 //! Helpers on idle cores in the shipped programs, with their sandbox.
 
-use std::time::Duration;
-
 use testkit::lasthop::{Place, Running, port};
 use testkit::lean::{Lean, LeanConfig, Until};
+use testkit::wait::LIMIT;
 
 fn start(place: &Place, helpers: &str) -> Running {
     // With known addresses no frame is flooded to a third guest.
@@ -24,7 +23,7 @@ fn bulk(place: &Place) {
         batch: 1,
         queue_size: 256,
         rx_buffer: 4096,
-        patience: Duration::from_secs(2),
+        patience: LIMIT,
         ..LeanConfig::default()
     })
     .unwrap();

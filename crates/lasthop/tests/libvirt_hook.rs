@@ -8,11 +8,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use serde_json::{Value, json};
 use support::{Fake, lasthop};
 use tempfile::TempDir;
+use testkit::wait::wait_for;
 
 /// The XML of `started`, `reconnect` and `release`.
 const DOMAIN: &str = include_str!("libvirt/started.xml");
@@ -20,6 +23,8 @@ const DOMAIN: &str = include_str!("libvirt/started.xml");
 const STATUS: &str = include_str!("libvirt/status.xml");
 /// The directory of sockets in both.
 const RECORDED_DIR: &str = "/run/lasthop";
+/// The hook's warning that its time is over.
+const NOT_DONE: &str = "not done within";
 const ADD: &str = "port add vm3 --kind vhost-user --socket vm3.sock";
 
 /// A Lasthop with the port `vm3` that no VMM is connected to.
@@ -36,7 +41,7 @@ fn of(recorded: &str, dir: &Path, port: &str) -> String {
 }
 
 /// Runs the hook, which must succeed and print nothing; returns its warnings.
-fn warnings(dir: &Path, arguments: &[&str], input: &str) -> String {
+fn run_once(dir: &Path, arguments: &[&str], input: &str) -> String {
     let mut command = lasthop();
     command.arg("--runtime-dir").arg(dir).arg("libvirt-hook");
     let done = command.args(arguments).write_stdin(input).assert();
@@ -44,9 +49,23 @@ fn warnings(dir: &Path, arguments: &[&str], input: &str) -> String {
     String::from_utf8(done.get_output().stderr.clone()).unwrap()
 }
 
+/// As [`run_once`]. On a busy machine the hook's own time limit may be over too early: then it is
+/// run again.
+fn warnings(dir: &Path, arguments: &[&str], input: &str) -> String {
+    wait_for("a hook that is done in time", || {
+        let said = run_once(dir, arguments, input);
+        (!said.contains(NOT_DONE)).then_some(said)
+    })
+}
+
+/// The arguments of the hook for an operation of the domain.
+fn operation(name: &str) -> [&str; 5] {
+    ["--", "vm1", name, "begin", "-"]
+}
+
 /// Runs the hook for an operation of the domain.
-fn call(dir: &Path, operation: &str, input: &str) -> String {
-    warnings(dir, &["--", "vm1", operation, "begin", "-"], input)
+fn call(dir: &Path, name: &str, input: &str) -> String {
+    warnings(dir, &operation(name), input)
 }
 
 fn limits(fake: &Fake, port: &str) -> Value {
@@ -66,18 +85,25 @@ fn recorded() -> Value {
     })
 }
 
-/// Answers one request of `lasthop reload` as the supervisor does.
-fn supervisor(dir: &Path, configuration: &str) -> thread::JoinHandle<()> {
+/// Answers requests of `lasthop reload` as the supervisor does. Returns their number so far.
+fn supervisor(dir: &Path, configuration: &str) -> Arc<AtomicUsize> {
     let file = dir.join("lasthop.toml");
     fs::write(&file, configuration).unwrap();
     let listener = UnixListener::bind(dir.join("supervisor.sock")).unwrap();
+    let answered = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&answered);
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = String::new();
-        BufReader::new(&stream).read_line(&mut request).unwrap();
-        assert_eq!(request, "\"configuration\"\n");
-        writeln!(stream, "{}", json!({"configuration": file})).unwrap();
-    })
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).unwrap();
+            assert_eq!(request, "\"configuration\"\n");
+            count.fetch_add(1, SeqCst);
+            // A hook that is out of time does not read it.
+            let _ = writeln!(stream, "{}", json!({"configuration": file}));
+        }
+    });
+    answered
 }
 
 #[test]
@@ -94,7 +120,7 @@ fn a_domain_brings_its_bandwidth_and_takes_it_away() {
     let configured = format!("{port}{limit}[port.qos]\nmax = \"7M\"\n");
     let supervisor = supervisor(fake.dir(), &configured);
     assert_eq!(call(fake.dir(), "release", &domain), "");
-    supervisor.join().unwrap();
+    assert_ne!(supervisor.load(SeqCst), 0);
     assert_eq!(
         limits(&fake, "vm3"),
         json!({"to_guest": {"bits_per_second": 5_000_000}})
@@ -198,11 +224,10 @@ fn whatever_is_wrong_is_a_warning() {
 fn a_lasthop_that_does_not_answer_keeps_no_domain_waiting() {
     let silent = tempfile::tempdir().unwrap();
     let _listener = UnixListener::bind(silent.path().join("api.sock")).unwrap();
-    let warning = call(silent.path(), "started", &of(DOMAIN, silent.path(), "vm3"));
-    assert!(
-        warning.starts_with("lasthop: warning: not done within 0.9 s"),
-        "{warning}"
-    );
+    let domain = of(DOMAIN, silent.path(), "vm3");
+    let warning = run_once(silent.path(), &operation("started"), &domain);
+    let expected = format!("lasthop: warning: {NOT_DONE} 0.9 s");
+    assert!(warning.starts_with(&expected), "{warning}");
 }
 
 #[test]
@@ -217,10 +242,8 @@ fn an_open_standard_input_keeps_no_domain_waiting() {
     drop(input);
     assert!(done.status.success());
     let warning = String::from_utf8(done.stderr).unwrap();
-    assert!(
-        warning.starts_with("lasthop: warning: not done within"),
-        "{warning}"
-    );
+    let expected = format!("lasthop: warning: {NOT_DONE}");
+    assert!(warning.starts_with(&expected), "{warning}");
 }
 
 #[test]
@@ -261,8 +284,15 @@ fn path_with_logger() -> TempDir {
     dir
 }
 
-/// Runs the hook of the package with this path; returns what it logged.
+/// Runs the hook of the package with this path, again if its time was over; returns what it logged.
 fn packaged(path: &Path, runtime_dir: &Path, domain: &str) -> String {
+    wait_for("a hook that is done in time", || {
+        let logged = packaged_once(path, runtime_dir, domain);
+        (!logged.contains(NOT_DONE)).then_some(logged)
+    })
+}
+
+fn packaged_once(path: &Path, runtime_dir: &Path, domain: &str) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/libvirt-hook");
     let mut command = assert_cmd::Command::new(script);
     command.args(["vm1", "started", "begin", "-"]);

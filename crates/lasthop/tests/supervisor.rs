@@ -2,6 +2,7 @@
 
 mod privileges;
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -217,7 +218,10 @@ fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
     std::fs::create_dir(place.run_dir()).unwrap();
     let dying = UnixListener::bind(place.run_dir().join("vm1.sock")).unwrap();
     let mut next = place.spawn(place.command(&one_port()));
-    std::thread::sleep(Duration::from_millis(300));
+    // It comes to the sockets after its lock.
+    let lock = place.run_dir().join("lasthop.lock");
+    wait_until("it has the lock", || lock.exists());
+    std::thread::sleep(Duration::from_millis(100));
     assert!(next.is_running());
     drop(dying);
     next.wait_ready();
@@ -444,15 +448,16 @@ fn a_process_that_cannot_live_is_not_started_without_pause() {
     let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let started = Instant::now();
-    let mut deaths = 0;
+    // A process may need a while to die on a busy machine.
+    let mut killed = BTreeSet::new();
     while started.elapsed() < Duration::from_millis(1500) {
         for pid in lasthop.children() {
-            deaths += u32::from(!is_gone(pid));
             send(pid, Signal::KILL);
+            killed.insert(pid);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(deaths < 60, "{deaths}");
+    assert!(killed.len() < 60, "{killed:?}");
     assert!(lasthop.is_running());
     lasthop.wait_cli("port show vm1");
     lasthop.end(Signal::TERM);

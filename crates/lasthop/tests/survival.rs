@@ -4,9 +4,12 @@
 //! of the test checks that every descriptor comes back exactly once. `LASTHOP_KILLS=1000` increases
 //! the number of kills.
 
+mod crashes;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crashes::{crash_switch, send_until};
 use rustix::process::Signal;
 use testkit::driver::{Piece, Shape};
 use testkit::features::{MRG_RXBUF, MTU, VERSION_1};
@@ -15,7 +18,7 @@ use testkit::guest_ram::RegionSpec;
 use testkit::lasthop::{Place, Running, port};
 use testkit::net::NetHeader;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
-use testkit::wait::wait_until;
+use testkit::wait::{LIMIT, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 
 /// Returns the number of kills of each test.
@@ -373,7 +376,7 @@ fn another_iommu_is_not_of_the_connection_that_continues() {
     let state = |lasthop: &Running| lasthop.json("port show vm1")["state"].clone();
     wait_until("the port is free", || state(&lasthop) == "waiting");
     let path = place.run_dir().join("vm1.sock");
-    let mut front = FrontEnd::connect(&path, Duration::from_secs(5)).unwrap();
+    let mut front = FrontEnd::connect(&path, LIMIT).unwrap();
     front.negotiate(VERSION_1, 0).unwrap();
     for _ in 0..2 {
         let refused = "the guest did not take ACCESS_PLATFORM";
@@ -439,6 +442,15 @@ fn weight_and_cycles_are_kept() {
     lasthop.end(Signal::TERM);
 }
 
+/// Guard that stops the guests.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 #[test]
 fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue() {
     let place = Place::new();
@@ -447,33 +459,25 @@ fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue()
         guest(&place, 1, GuestConfig::default()),
         guest(&place, 2, GuestConfig::default()),
     );
-    let (stop, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            let frame = udp(&Flow::v4(1, 3), &[7; 1000]);
-            while !stop.load(SeqCst) {
-                // After the end of its connection, its frames are not received.
-                if a.send(&frame).is_err() {
-                    break;
-                }
-            }
+            send_until(&mut a, &stop);
             a
         });
-        // On a busy machine the sender seldom runs, and the switch seldom serves it.
-        for _ in 0..200 {
-            let log = lasthop.log();
-            if log.contains("crashed repeatedly") {
-                gone.store(true, SeqCst);
+        // The threads must also stop after a failure.
+        let stopping = Stop(&stop);
+        // The third time is too much, also if nothing was counted for one of them.
+        let is_over = || lasthop.log().contains("crashed repeatedly");
+        for _ in 0..10 {
+            crash_switch(&lasthop);
+            if is_over() {
                 break;
             }
-            // While it serves the only guest that sends.
-            std::thread::sleep(Duration::from_millis(100));
-            lasthop.kill_switch(Signal::ILL);
-            lasthop.wait_cli("port show vm1");
         }
-        stop.store(true, SeqCst);
+        drop(stopping);
+        assert!(is_over(), "{}", lasthop.log());
         let mut a = sender.join().unwrap();
-        assert!(gone.load(SeqCst), "{}", lasthop.log());
         assert!(lasthop.log().contains("vm1"), "it is named");
         b.wait_link().expect("the other guest is still connected");
         a.crash();

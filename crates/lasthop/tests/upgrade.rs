@@ -4,19 +4,22 @@
 //! Senders never have more frames in flight than fit into the receiver's queue, so that no frame
 //! may be dropped for any reason. `LASTHOP_UPGRADES=1000` increases the number of upgrades.
 
+mod crashes;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crashes::{crash_switch, send_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::process::send;
 use testkit::table::rows;
-use testkit::wait::wait_until;
+use testkit::wait::{LIMIT, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 
 /// Frames in flight in one direction: fewer than a receiver's 256 buffers.
@@ -73,16 +76,18 @@ fn talking<T>(
     during: impl FnOnce(&dyn Fn()) -> T,
 ) -> (T, [(u16, u64, SequenceChecker); 2]) {
     let mut guests = [1, 2].map(|n| guest(place, n, guest_config.clone()));
-    let received = [AtomicU64::new(0), AtomicU64::new(0)];
+    let progress = [Progress::new(), Progress::new()];
     let stop = AtomicBool::new(false);
     let [a, b] = &mut guests;
     let (result, seen) = std::thread::scope(|scope| {
-        let first = scope.spawn(|| talk(a, 1, 2, [&received[0], &received[1]], &stop));
-        let second = scope.spawn(|| talk(b, 2, 1, [&received[1], &received[0]], &stop));
+        let first = scope.spawn(|| talk(a, 1, 2, [&progress[0], &progress[1]], &stop));
+        let second = scope.spawn(|| talk(b, 2, 1, [&progress[1], &progress[0]], &stop));
         let more = || {
-            let before = [0, 1].map(|n| received[n].load(SeqCst));
+            let received = || [0, 1].map(|n: usize| progress[n].received.load(SeqCst));
+            let before = received();
             wait_until("both guests see traffic", || {
-                (0..2).all(|n| received[n].load(SeqCst) > before[n] + 2 * WINDOW)
+                let now = received();
+                (0..2).all(|n| now[n] > before[n] + 2 * WINDOW)
             });
         };
         // The threads must also stop after a failure.
@@ -111,22 +116,40 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Progress of a guest.
+struct Progress {
+    /// Frames that it received.
+    received: AtomicU64,
+    /// Frames that it sent, known when it has stopped.
+    sent: AtomicU64,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
 /// Sends numbered frames to `peer` as fits into the window, and checks the received ones. `own` and
-/// `peers` are the numbers of frames that this guest and its peer have received. After the stop,
-/// waits for frames in flight. Returns the number of sent frames, and the received ones.
+/// `peers` are the progress of this guest and its peer. After the stop, waits for all frames of the
+/// peer, and a while for frames that come twice. Returns the number of sent frames, and the received
+/// ones.
 fn talk(
     guest: &mut FakeGuest,
     n: u8,
     peer: u8,
-    [own, peers]: [&AtomicU64; 2],
+    [own, peers]: [&Progress; 2],
     stop: &AtomicBool,
 ) -> (u64, SequenceChecker) {
     let mut checker = SequenceChecker::default();
     let flow = Flow::v4(n, peer);
     let (stream, mut seq) = (u16::from(n), 0);
-    let mut quiet = 0;
+    let (mut quiet, mut end) = (0, None);
     while quiet < 100 {
-        let room = WINDOW - (seq - peers.load(SeqCst)).min(WINDOW);
+        let room = WINDOW - (seq - peers.received.load(SeqCst)).min(WINDOW);
         let stopped = stop.load(SeqCst);
         for _ in 0..if stopped { 0 } else { room.min(32) } {
             let len = 64 + (seq as usize * 37) % 1300;
@@ -139,9 +162,12 @@ fn talk(
             let payload = payload_of(&got.frame).expect("a sound frame");
             checker.see(payload).expect("a sound payload");
         }
-        own.store(checker.received, SeqCst);
+        own.received.store(checker.received, SeqCst);
         if stopped && checker.received == before {
-            quiet += 1;
+            own.sent.store(seq, SeqCst);
+            let has_all = checker.received - checker.duplicated >= peers.sent.load(SeqCst);
+            let is_late = Instant::now() > *end.get_or_insert_with(|| Instant::now() + LIMIT);
+            quiet += u32::from(has_all || is_late);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -546,8 +572,7 @@ fn processes_may_die_in_the_middle_of_it() {
     lasthop.end(Signal::TERM);
 }
 
-/// Kills the switch as if by its own fault, until one more crash of a port is counted. Returns the
-/// crash count.
+/// Crashes the switch until one more crash of a port is counted. Returns the crash count.
 fn crash_again(lasthop: &Running) -> u32 {
     let crash_counts = || {
         let log = lasthop.log();
@@ -559,8 +584,7 @@ fn crash_again(lasthop: &Running) -> u32 {
     };
     let before = crash_counts().len();
     wait_until("a crash is counted", || {
-        lasthop.kill_switch(Signal::ILL);
-        lasthop.wait_cli("port show vm1");
+        crash_switch(lasthop);
         crash_counts().len() > before
     });
     crash_counts().pop().unwrap()
@@ -573,16 +597,7 @@ fn crash_counts_survive_an_upgrade() {
     let mut sender = guest(&place, 1, GuestConfig::default());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let payload = numbered_payload(Numbered { stream: 1, seq: 1 }, 1000);
-            let frame = udp(&Flow::v4(1, 9), &payload);
-            while !stop.load(SeqCst) {
-                if sender.send(&frame).is_err() {
-                    // Its connection has ended.
-                    break;
-                }
-            }
-        });
+        scope.spawn(|| send_until(&mut sender, &stop));
         let stopping = Stop(&stop);
         assert_eq!(crash_again(&lasthop), 1);
         assert_eq!(crash_again(&lasthop), 2);
