@@ -1,17 +1,14 @@
 //! What ports offer about `VIRTIO_F_ACCESS_PLATFORM`, and guests that do not take it.
 
-use std::time::Duration;
-
 use channel::switching::{Clients, Iommu, PortConfig, PortPhase, Role, SwitchCommand};
 use testkit::features::{RING_PACKED, VERSION_1, protocol};
 use testkit::frontend::FrontEnd;
 use testkit::iommu::IommuConfig;
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 use crate::traffic::{disconnect, one_way, talk};
 
-const SECOND: Duration = Duration::from_secs(5);
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
 fn port(host: &Host, id: u32, iommu: Iommu) -> PortConfig {
@@ -31,7 +28,7 @@ fn set(host: &mut Host, config: &PortConfig, iommu: Iommu) {
 }
 
 fn offered(host: &Host, id: u32) -> u64 {
-    let mut front = FrontEnd::connect(&host.socket(id), SECOND).expect("it listens");
+    let mut front = FrontEnd::connect(&host.socket(id), LIMIT).expect("it listens");
     front.get_features().expect("an answer")
 }
 
@@ -98,7 +95,7 @@ fn required_refuses_a_guest_that_did_not_take_it_and_says_so() {
             "the guest has a legacy driver, which cannot take ACCESS_PLATFORM",
         ),
     ] {
-        let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("it listens");
+        let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("it listens");
         front.negotiate(features, 0).expect("features");
         let found = wait_reason(&mut host, reason);
         drop(front);
@@ -132,7 +129,7 @@ fn a_change_holds_for_the_next_connection() {
     a.disconnect().expect("a good end");
     host.wait_phase(1, PortPhase::Waiting);
 
-    let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("it listens");
+    let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("it listens");
     front.negotiate(VERSION_1, 0).expect("features");
     wait_reason(&mut host, "the guest did not take ACCESS_PLATFORM");
     assert_eq!(host.state(1).iommu, Some(Iommu::Required));
@@ -149,7 +146,7 @@ fn a_front_end_that_brings_no_channel_is_told_of() {
             "a back-end channel (SET_BACKEND_REQ_FD)",
         ),
     ] {
-        let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("it listens");
+        let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("it listens");
         let features = VERSION_1 | ACCESS_PLATFORM | testkit::features::PROTOCOL_FEATURES;
         front.negotiate(features, protocol).expect("features");
         wait_reason(&mut host, &format!("the queues wait for {missing}"));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use channel::switching::PortPhase;
 
-use crate::host::{Host, TIMEOUT, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 
 /// A port that no other test uses, because the test checks descriptors of the whole process.
 const PORT: u32 = 777;
@@ -26,7 +26,7 @@ fn a_connection_ends_for_its_front_end_and_is_waited_for_no_more() {
     let mut host = Host::with_ports([PORT]);
     host.slow.store(true, SeqCst);
     let mut front = UnixStream::connect(host.socket(PORT)).expect("a listening switch");
-    front.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+    front.set_read_timeout(Some(LIMIT)).expect("a socket");
     wait_for("it is connected", is_waited_for);
     // A message of another version breaks the framing.
     front.write_all(&[0xff; 12]).expect("sent");
@@ -35,7 +35,7 @@ fn a_connection_ends_for_its_front_end_and_is_waited_for_no_more() {
     assert!(!is_waited_for());
     // The next connection is served.
     let mut front = UnixStream::connect(host.socket(PORT)).expect("a listening switch");
-    front.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+    front.set_read_timeout(Some(LIMIT)).expect("a socket");
     wait_for("it is connected", is_waited_for);
     front
         .write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])

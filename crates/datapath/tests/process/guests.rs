@@ -15,10 +15,8 @@ use testkit::net::{Cuts, NetHeader, RxBuffers};
 use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, TIMEOUT, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 use crate::traffic::{disconnect, drain, lengths, numbered, one_way, stray, talk};
-
-const SECOND: Duration = Duration::from_secs(5);
 
 fn shapes() -> Vec<GuestConfig> {
     let base = GuestConfig::default;
@@ -79,7 +77,7 @@ fn guests_of_every_shape_talk() {
             let wire = on_the_wire(&frame, &header).expect("fits");
             let mut there = Vec::new();
             while there.len() < wire.len() {
-                let got = b.recv(SECOND).expect("correct").expect("a frame");
+                let got = b.recv(LIMIT).expect("correct").expect("a frame");
                 there.extend(on_the_wire(&got.frame, &got.header).expect("fits"));
             }
             assert!(there == wire, "shape {at}");
@@ -161,7 +159,7 @@ fn two_queue_pairs_carry_flows() {
             a.send_on(usize::from(n % 2), &frame, &NetHeader::default())
                 .expect("room");
         }
-        let got = b.recv_count(200, SECOND).expect("all of them");
+        let got = b.recv_count(200, LIMIT).expect("all of them");
         assert_eq!(got.len(), 200);
         let by_pair: Vec<u64> = b.pairs.iter().map(|p| p.stats.received).collect();
         assert!(by_pair.iter().all(|n| *n > 20), "{by_pair:?}");
@@ -175,7 +173,7 @@ fn two_queue_pairs_carry_flows() {
                 .expect("room");
         }
         for _ in 0..40 {
-            b.pairs[0].recv(SECOND).expect("correct").expect("a frame");
+            b.pairs[0].recv(LIMIT).expect("correct").expect("a frame");
         }
         disconnect([a, b]);
     }
@@ -216,7 +214,7 @@ fn guests_reboot_leave_crash_and_come_back() {
 
 /// A session whose in-flight chains are tracked in this memory, or in new memory.
 fn tracked(host: &Host, id: u32, config: &GuestConfig, memory: &mut Option<Inflight>) -> FrontEnd {
-    let mut front = FrontEnd::connect(&host.socket(id), SECOND).expect("a session");
+    let mut front = FrontEnd::connect(&host.socket(id), LIMIT).expect("a session");
     front
         .negotiate(config.features, config.protocol)
         .expect("features");
@@ -336,10 +334,7 @@ fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
             .is_none()
     );
     host.start_control();
-    let got = a
-        .recv(Duration::from_millis(1000))
-        .expect("correct")
-        .expect("decided");
+    let got = a.recv(LIMIT).expect("correct").expect("decided");
     assert_eq!(got.frame, desired);
     assert_eq!(host.flows(), 3);
     let figures = host.figures();
@@ -509,7 +504,7 @@ fn send_rarp_broadcasts_in_the_guests_name() {
         .expect("done");
     for other in &mut others {
         let got = other
-            .recv(SECOND)
+            .recv(LIMIT)
             .expect("correct")
             .expect("an announcement");
         assert_eq!(got.frame[..42], testkit::packets::rarp(mac(1)));
@@ -687,7 +682,7 @@ fn nothing_is_lost_uncounted_in_random_traffic() {
 fn a_front_end_that_dislikes_the_features_leaves_a_reason() {
     let mut host = Host::with_ports([1]);
     drop(UnixStream::connect(host.socket(1)).expect("it listens"));
-    let mut front = FrontEnd::connect(&host.socket(1), TIMEOUT).expect("a session");
+    let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("a session");
     assert_eq!(host.wait_phase(1, PortPhase::Connected).reason, None);
     front.get_features().expect("an answer");
     drop(front);

@@ -37,10 +37,8 @@ use tempfile::TempDir;
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
 
-pub(crate) use testkit::wait::wait_until as wait_for;
+pub(crate) use testkit::wait::{LIMIT, wait_until as wait_for};
 
-/// Timeout of all waits, seconds.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 const LAN: SegmentId = SegmentId(1);
 
 /// The neighbour lookup of control: test guest `n` is behind port `n`.

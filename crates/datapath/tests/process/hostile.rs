@@ -311,7 +311,7 @@ fn frames_before_a_bad_chain_are_delivered() {
         raw(&mut evil.pairs[0].nic.tx, &[desc(end(&ram), 100, 0)]);
         evil.pairs[0].tx_kick.signal();
         host.wait_fault(1, 1);
-        let got = b.recv_count(20, crate::host::TIMEOUT).expect("all of them");
+        let got = b.recv_count(20, crate::host::LIMIT).expect("all of them");
         assert_eq!(got.len(), 20);
         talk(&mut b, &mut c, 10);
         for guest in [&mut evil, &mut b, &mut c] {

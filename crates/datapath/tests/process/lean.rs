@@ -5,7 +5,7 @@ use std::time::Duration;
 use channel::switching::{Clients, PortConfig, Role};
 use testkit::lean::{Grants, Lean, LeanConfig, LeanReport, Until};
 
-use crate::host::{Host, TIMEOUT, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 
 const FRAMES: u64 = 3000;
 /// More than a ring has entries; each may cost two messages or more.
@@ -19,8 +19,8 @@ fn config(host: &Host) -> LeanConfig {
         window: Some(64),
         touch: true,
         flows: 100,
-        timeout: TIMEOUT,
-        patience: TIMEOUT,
+        timeout: LIMIT,
+        patience: LIMIT,
         ..LeanConfig::default()
     }
 }

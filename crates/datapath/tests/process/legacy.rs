@@ -1,8 +1,6 @@
 //! Guests without VERSION_1, hostile ones among them: their header has 10 bytes (virtio 1.3,
 //! 5.1.6.1). Those that follow the rules are among the shapes of `guests`, `dirty` and `migration`.
 
-use std::time::Duration;
-
 use channel::switching::PortPhase;
 use port::DropReason;
 use testkit::GuestConfig;
@@ -10,11 +8,9 @@ use testkit::driver::{DESC_WRITE, Piece, RawDesc, Shape};
 use testkit::features::{MRG_RXBUF, VERSION_1};
 use testkit::net::{Cuts, NetHeader, RxBuffers, SHORT_HEADER_LEN};
 
-use crate::host::{Host, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 use crate::threats::send_pieces;
 use crate::traffic::{disconnect, numbered, talk};
-
-const SECOND: Duration = Duration::from_secs(5);
 
 /// A driver with the short header.
 fn legacy() -> GuestConfig {
@@ -33,7 +29,7 @@ fn frames_begin_behind_ten_bytes() {
         let at = a.ram().alloc(4096, 64);
         let pieces = [Piece::new(at, bytes.len() as u32)];
         send_pieces(&mut a, &pieces, Shape::Direct, &bytes);
-        let got = b.recv(SECOND).expect("correct").expect("a frame");
+        let got = b.recv(LIMIT).expect("correct").expect("a frame");
         assert_eq!(got.frame, frame);
 
         let frame = numbered(2, 1, 1, len);
@@ -57,7 +53,7 @@ fn cve_2022_2132_a_short_header_in_ten_pieces_is_a_header() {
         let mut pieces: Vec<_> = (0..12).map(|n| Piece::new(at + 3 * n, 1)).collect();
         pieces.push(Piece::new(at + 100, bytes.len() as u32 - 12));
         send_pieces(&mut a, &pieces, shape, &bytes);
-        let got = b.recv(SECOND).expect("correct").expect("a frame");
+        let got = b.recv(LIMIT).expect("correct").expect("a frame");
         assert_eq!(got.frame, frame);
     }
     // A header without a frame is a runt, and so is one with what would be the rest of a longer
@@ -134,7 +130,7 @@ fn buffers_that_are_exactly_long_enough() {
             let mut a = host.guest(1, config);
             let mut b = host.guest(2, GuestConfig::default());
             b.send(&frame).expect("room");
-            let got = a.recv(SECOND).expect("correct").expect("a frame");
+            let got = a.recv(LIMIT).expect("correct").expect("a frame");
             assert_eq!(got.frame, frame);
             disconnect([a, b]);
         }

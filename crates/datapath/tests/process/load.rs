@@ -13,10 +13,8 @@ use testkit::net::NetHeader;
 use testkit::packets::{Flow, SequenceChecker, mac, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 use crate::traffic::{disconnect, numbered, stray, talk};
-
-const SECOND: Duration = Duration::from_secs(5);
 
 /// Sends 3000 frames to each neighbour in turn and takes what comes meanwhile.
 fn chat(mut guest: FakeGuest, ids: [u8; 4], sent: &AtomicU64, done: &AtomicU64) -> SequenceChecker {
@@ -38,7 +36,7 @@ fn chat(mut guest: FakeGuest, ids: [u8; 4], sent: &AtomicU64, done: &AtomicU64) 
     }
     guest.pairs[0].drain().expect("buffers come back");
     done.fetch_add(1, SeqCst);
-    let end = Instant::now() + SECOND;
+    let end = Instant::now() + LIMIT;
     while done.load(SeqCst) < 5 && Instant::now() < end {
         take(&mut guest);
         std::thread::sleep(Duration::from_micros(200));
@@ -100,12 +98,12 @@ fn no_wakeup_is_lost_in_a_long_game_of_ping_pong() {
             // Pauses around the time after which the switch enables kicks again.
             let pause = Duration::from_micros(n * 37 % 150);
             a.send(&numbered(1, 2, n, 64)).expect("room");
-            b.recv(SECOND)
+            b.recv(LIMIT)
                 .expect("correct")
                 .unwrap_or_else(|| panic!("ping {n}"));
             std::thread::sleep(pause);
             b.send(&numbered(2, 1, n, 64)).expect("room");
-            a.recv(SECOND)
+            a.recv(LIMIT)
                 .expect("correct")
                 .unwrap_or_else(|| panic!("pong {n}"));
         }
@@ -130,7 +128,7 @@ fn sixty_four_queue_pairs_work() {
             a.send_on(usize::from(n), &frame, &NetHeader::default())
                 .expect("room");
         }
-        b.recv_count(8, SECOND).expect("all of them");
+        b.recv_count(8, LIMIT).expect("all of them");
     }
     let used = b.pairs.iter().filter(|p| p.stats.received > 0).count();
     assert!(used > 50, "{used} pairs used");
@@ -170,7 +168,7 @@ fn memory_is_plugged_under_traffic() {
         pair.nic.tx.add(&[piece], &[], shape, 0).expect("room");
         pair.nic.tx.publish();
         pair.tx_kick.signal();
-        let got = b.recv(SECOND).expect("correct").expect("a frame");
+        let got = b.recv(LIMIT).expect("correct").expect("a frame");
         assert_eq!((got.frame, a.mac()), (frame, mac(1)));
         disconnect([a, b]);
     }
@@ -234,13 +232,11 @@ fn idle() {
     let mut a = host.guest(1, GuestConfig::default());
     let mut b = host.guest(2, GuestConfig::default().packed());
     talk(&mut a, &mut b, 200);
-    std::thread::sleep(Duration::from_millis(700));
-    let before = cpu();
-    std::thread::sleep(Duration::from_millis(500));
-    let used = cpu() - before;
-    assert!(
-        used < Duration::from_millis(25),
-        "{used:?} in half a second"
-    );
+    // It polls for a while before it sleeps, and longer on a busy machine.
+    wait_for("half a second of rest", || {
+        let before = cpu();
+        std::thread::sleep(Duration::from_millis(500));
+        cpu() - before < Duration::from_millis(25)
+    });
     talk(&mut a, &mut b, 20);
 }

@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use channel::switching::PortPhase;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -13,10 +12,9 @@ use testkit::guest_ram::{GuestRam, RamRegion, RegionSpec};
 use testkit::net::RxBuffers;
 use testkit::{FakeGuest, GuestConfig, procfs};
 
-use crate::host::Host;
+use crate::host::{Host, LIMIT};
 use crate::traffic::{drain, numbered, stray, talk};
 
-const SECOND: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
@@ -35,7 +33,7 @@ fn mapped(name: &str) -> usize {
 
 /// A front end of port 1 with features and nothing else.
 fn front(host: &Host) -> FrontEnd {
-    let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("a session");
+    let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("a session");
     let protocol = protocol::REPLY_ACK
         | protocol::LOG_SHMFD
         | protocol::CONFIGURE_MEM_SLOTS
@@ -95,7 +93,7 @@ fn rings_in_huge_pages_that_do_not_exist_end_their_own_port() {
             // The switch reads the rings now, and may end the connection before it can reply.
             let _ = front.set_vring_kick(0, Some(kick.as_fd()));
             let _ = front.set_vring_enable(0, true);
-            assert!(front.closes_within(SECOND));
+            assert!(front.closes_within(LIMIT));
             let state = host.wait_phase(1, PortPhase::Waiting);
             let reason = state.reason.expect("a reason");
             assert!(reason.contains("memory was taken away"), "{reason}");
@@ -194,7 +192,7 @@ fn cve_2021_3748_receive_buffers_that_are_unmapped_while_a_frame_is_merged() {
     let frame = numbered(1, 4, 1, 1000);
     a.send(&frame).expect("room");
     assert_eq!(
-        next.recv(SECOND).expect("correct").expect("a frame").frame,
+        next.recv(LIMIT).expect("correct").expect("a frame").frame,
         frame
     );
 }

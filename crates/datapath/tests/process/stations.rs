@@ -10,7 +10,7 @@ use testkit::GuestConfig;
 use testkit::net::NetHeader;
 use testkit::packets::mac;
 
-use crate::host::{Host, TIMEOUT, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 use crate::traffic::{numbered, talk};
 
 fn station(n: u8) -> Station {
@@ -35,11 +35,11 @@ fn stations_in_use_are_reported_once_for_all_workers() {
     talk(a, c, 20);
     talk(b, c, 20);
     let all = [1, 2, 3].map(station);
-    assert_eq!(in_use(&mut host, TIMEOUT), all);
+    assert_eq!(in_use(&mut host, LIMIT), all);
     wait_for("no station to be in use", || {
         in_use(&mut host, Duration::from_millis(1)).is_empty()
     });
-    assert_eq!(in_use(&mut host, 2 * TIMEOUT), all);
+    assert_eq!(in_use(&mut host, 2 * LIMIT), all);
     host.kill_control();
     host.start_control();
     assert_eq!(host.flows(), 6, "a new control changes nothing");
@@ -75,11 +75,11 @@ fn a_station_with_flows_at_two_workers_is_reported_once_and_removed_from_both() 
         let frame = numbered(1, 2, pair as u64, 60);
         a.send_on(pair, &frame, &NetHeader::default())
             .expect("room");
-        let got = b.recv(TIMEOUT).expect("correct").expect("a frame");
+        let got = b.recv(LIMIT).expect("correct").expect("a frame");
         assert_eq!(got.frame, frame);
     }
     assert_eq!(host.flows(), 2, "each worker has asked");
-    assert_eq!(in_use(&mut host, TIMEOUT), [station(1)]);
+    assert_eq!(in_use(&mut host, LIMIT), [station(1)]);
     let Station { segment, mac, .. } = station(1);
     host.forget(Stale::Station { segment, mac });
     wait_for("both to forget it", || host.flows() == 0);
@@ -99,7 +99,7 @@ fn a_port_under_the_number_of_another_gets_none_of_its_flows() {
         assert_eq!(host.flows(), 0, "done means done");
         host.add_port(2, 1);
         let mut heir = host.guest(2, GuestConfig::default());
-        assert!(in_use(&mut host, TIMEOUT).is_empty());
+        assert!(in_use(&mut host, LIMIT).is_empty());
         talk(a, &mut heir, 20);
         talk(c, &mut heir, 20);
         assert_eq!(host.flows(), 4);

@@ -22,10 +22,9 @@ use testkit::net::{NetHeader, RxBuffers};
 use testkit::packets::{Flow, numbered_payload, tcp_super, udp, udp_partial};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
 use crate::traffic::{disconnect, drain, numbered, one_way, stray, talk};
 
-const SECOND: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
 
 fn config(packed: bool) -> GuestConfig {
@@ -78,7 +77,7 @@ fn cve_2018_1059_a_buffer_is_mapped_and_contiguous() {
         let piece = Piece::new(across, bytes.len() as u32);
         send_pieces(&mut a, &[piece], Shape::Direct, &bytes);
         assert_eq!(
-            b.recv(SECOND).expect("correct").expect("a frame").frame,
+            b.recv(LIMIT).expect("correct").expect("a frame").frame,
             frame
         );
         // From a region into nothing is none.
@@ -175,7 +174,7 @@ fn cve_2022_2132_a_header_in_twelve_pieces_is_a_header() {
             pieces.push(Piece::new(at + 100, bytes.len() as u32 - 14));
             send_pieces(&mut a, &pieces, shape, &bytes);
             assert_eq!(
-                b.recv(SECOND).expect("correct").expect("a frame").frame,
+                b.recv(LIMIT).expect("correct").expect("a frame").frame,
                 frame
             );
         }
@@ -484,20 +483,25 @@ fn flicker(evil: &mut FakeGuest, packed: bool) {
 fn dpdk_7cc4f260bf_the_switch_ends_under_traffic() {
     for _ in 0..5 {
         let mut host = Host::with_ports([1, 2]);
-        let config = GuestConfig {
-            timeout: Duration::from_millis(200),
-            ..GuestConfig::default()
-        };
-        let mut a = host.guest(1, config.clone());
-        let mut b = host.guest(2, config);
+        let mut a = host.guest(1, GuestConfig::default());
+        let mut b = host.guest(2, GuestConfig::default());
         talk(&mut a, &mut b, 20);
-        let sender = std::thread::spawn(move || {
-            // Until the switch takes no more buffers.
-            (0..).find(|n| a.send(&numbered(1, 2, *n, 1000)).is_err())
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let frame = numbered(1, 2, 0, 1000);
+                while !stop.load(Relaxed) {
+                    // In the end the switch takes no more buffers.
+                    let sent = a.pairs[0].stage(&frame, &NetHeader::default());
+                    sent.expect("a correct device");
+                    a.pairs[0].flush();
+                }
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            host.stop();
+            stop.store(true, Relaxed);
+            sender.join().expect("no panic");
         });
-        std::thread::sleep(Duration::from_millis(20));
-        host.stop();
-        assert!(sender.join().expect("no panic").is_some());
         assert!(b.wait_link().is_err());
     }
 }
@@ -705,7 +709,7 @@ fn endless_connections_do_not_fill_the_log() {
     let mut a = host.guest(1, config(false));
     // Each chooses features before it disconnects, which is worth two lines.
     for number in 1..=500 {
-        let mut front = FrontEnd::connect(&host.socket(2), SECOND).expect("it listens");
+        let mut front = FrontEnd::connect(&host.socket(2), LIMIT).expect("it listens");
         front.negotiate(VERSION_1, 0).expect("features");
         drop(front);
         wait_for("it to be over", || {
@@ -724,7 +728,7 @@ fn endless_connections_do_not_fill_the_log() {
 #[test]
 fn a_driver_without_memory_is_reported_until_memory_comes_or_it_disconnects() {
     let mut host = Host::with_ports([1, 2]);
-    let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("it listens");
+    let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("it listens");
     front.negotiate(VERSION_1, 0).expect("features");
     wait_for("a reason", || host.state(1).reason.is_some());
     let reason = host.state(1).reason.expect("a reason");
@@ -734,7 +738,7 @@ fn a_driver_without_memory_is_reported_until_memory_comes_or_it_disconnects() {
     wait_for("it to be well", || host.state(1).reason.is_none());
     drop(front);
     assert_eq!(host.wait_phase(1, PortPhase::Waiting).reason, None);
-    let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("it listens");
+    let mut front = FrontEnd::connect(&host.socket(1), LIMIT).expect("it listens");
     front.negotiate(VERSION_1, 0).expect("features");
     wait_for("a reason", || host.state(1).reason.is_some());
     drop(front);
@@ -927,7 +931,7 @@ fn holes_in_a_memory_file_harm_no_other_port() {
                     }
                 }
             }
-            while b.recv(Duration::from_millis(1)).expect("correct").is_some() {}
+            drain(&mut b);
             talk(&mut b, &mut c, 5);
         }
         evil.crash();
@@ -964,7 +968,7 @@ fn a_region_that_is_removed_with_frames_in_it_costs_its_own_guest_at_most_a_queu
             a.pairs[0].tx_kick.signal();
             a.unplug(gpa).expect("less memory");
             // Frames that were not taken yet are lost with the region.
-            let end = Instant::now() + SECOND;
+            let end = Instant::now() + LIMIT;
             let faulted = loop {
                 while a.pairs[0].nic.tx.poll().expect("sound").is_some() {}
                 let faulted = host.state(1).phase == PortPhase::Faulted;
@@ -973,7 +977,7 @@ fn a_region_that_is_removed_with_frames_in_it_costs_its_own_guest_at_most_a_queu
                 }
                 assert!(Instant::now() < end, "neither sent nor refused");
             };
-            while b.recv(Duration::from_millis(1)).expect("correct").is_some() {}
+            drain(&mut b);
             talk(&mut b, &mut c, 5);
             if faulted {
                 a.reset().expect("a reset");
@@ -998,7 +1002,7 @@ fn buffers_of_a_few_bytes_are_not_merged_without_end() {
         let mut b = host.guest(2, GuestConfig::default());
         for n in 0..5 {
             b.send(&numbered(2, 1, n, 100)).expect("room");
-            tiny.recv(SECOND).expect("correct").expect("a frame");
+            tiny.recv(LIMIT).expect("correct").expect("a frame");
         }
         let before = host.counts(1).dropped(DropReason::BufferTooSmall);
         b.send(&numbered(2, 1, 0, 3000)).expect("room");
@@ -1008,7 +1012,7 @@ fn buffers_of_a_few_bytes_are_not_merged_without_end() {
         // All buffers are as they were.
         let frame = numbered(2, 1, 0, 1000);
         b.send(&frame).expect("room");
-        let got = tiny.recv(SECOND).expect("correct").expect("a frame");
+        let got = tiny.recv(LIMIT).expect("correct").expect("a frame");
         assert_eq!((got.frame, got.buffers), (frame, 1054_u16.div_ceil(13)));
         disconnect([tiny, b]);
     }

@@ -7,7 +7,7 @@ use testkit::packets::{
     Flow, Numbered, SequenceChecker, numbered_payload, numbered_read, payload_of, udp,
 };
 
-const SECOND: Duration = Duration::from_secs(5);
+use crate::host::LIMIT;
 
 const STRAY: u16 = 0xffff;
 
@@ -63,7 +63,7 @@ pub(crate) fn lengths(from: &mut FakeGuest, to: &mut FakeGuest, count: u64, lens
         from.send(&frame).expect("room");
         if seq % window == window - 1 || seq + 1 == count {
             while checker.next_of(a.into()) <= seq {
-                let got = to.recv(SECOND).expect("a correct device");
+                let got = to.recv(LIMIT).expect("a correct device");
                 let got = got.unwrap_or_else(|| panic!("frame {} of {count}", checker.received));
                 let payload = payload_of(&got.frame).expect("a datagram");
                 // Earlier frames are not part of this.
