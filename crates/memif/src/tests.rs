@@ -9,7 +9,6 @@ mod record;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use memory::GuestMemory;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -24,7 +23,6 @@ pub(super) const SECRET: &str = "swordfish";
 pub(super) const SIZE: u64 = 0x1_0080;
 /// Where the first ring of each direction lies, of 64 descriptors.
 pub(super) const RINGS: [u32; 2] = [0x800, 0];
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Notes every call as a line of text, and keeps what is running.
 #[derive(Default)]

@@ -1,6 +1,7 @@
 //! The socket: whole messages, answers in their order, and the end with its reason.
 
 use testkit::memif::{Dialog, Said};
+use testkit::wait::LIMIT;
 use virtio::vhost_user::AnswerPipe;
 
 use super::*;
@@ -8,7 +9,7 @@ use crate::message::connected;
 use crate::{Connection, reject};
 
 fn pair() -> (Dialog, Connection) {
-    let (client, server) = Dialog::pair(TIMEOUT).expect("a socket pair");
+    let (client, server) = Dialog::pair(LIMIT).expect("a socket pair");
     let pipe = AnswerPipe::new().expect("a pipe");
     (client, Connection::new(server, pipe).expect("a connection"))
 }
@@ -99,7 +100,7 @@ fn the_end_has_its_reason() {
     server.end(None);
     assert_eq!(client.receive().expect("the end"), None);
 
-    let (client, socket) = Dialog::pair(TIMEOUT).expect("a socket pair");
+    let (client, socket) = Dialog::pair(LIMIT).expect("a socket pair");
     reject(&socket, "another client is connected");
     let said = client.receive().expect("a message").expect("no end");
     assert_eq!(said.reason(), "another client is connected");

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use testkit::memif::{Dialog, MemifClient};
+use testkit::wait::LIMIT;
 use virtio::queue::Layout;
 use virtio::vhost_user::AnswerPipe;
 
@@ -141,7 +142,7 @@ impl Supervisor {
 /// A whole dialog, whose server is a new process for each message and dies as `deaths` say, in
 /// turn.
 fn dialog(deaths: &[Option<Death>]) -> Supervisor {
-    let (client, server) = Dialog::pair(TIMEOUT).expect("a socket pair");
+    let (client, server) = Dialog::pair(LIMIT).expect("a socket pair");
     let mut supervisor = Supervisor::new(server);
     let client = std::thread::spawn(move || {
         let client = MemifClient::over(client, &spec()).expect("connected");

@@ -2,6 +2,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 
+use testkit::procfs::cpu_seconds;
+use testkit::wait::wait_until;
+
 use super::*;
 
 const A: PortId = PortId(1);
@@ -26,13 +29,17 @@ impl Drop for Emulator {
     }
 }
 
-/// Searches once a second, while so many frames arrive each time. Returns the last outcome.
-fn search(search: &mut Search, vmm: &Emulator, frames: u64) -> Outcome {
+/// Searches once a second, while so many frames arrive each time and the process runs or sleeps.
+/// Returns the last outcome.
+fn search(search: &mut Search, vmm: &Emulator, frames: u64, runs: bool) -> Outcome {
     let mut last = Outcome::default();
     for second in 1..=activity::WINDOWS as u64 + 1 {
         search.next = Next::default();
-        // So that a thread that runs at all has run.
-        std::thread::sleep(Duration::from_millis(30));
+        let before = cpu_seconds(vmm.id());
+        match runs {
+            true => wait_until("it runs", || cpu_seconds(vmm.id()) > before),
+            false => std::thread::sleep(Duration::from_millis(30)),
+        }
         let now = Duration::from_secs(second);
         last = search.search_vmm(vmm.id(), second * frames, now, &mut None, false);
     }
@@ -43,7 +50,7 @@ fn search(search: &mut Search, vmm: &Emulator, frames: u64) -> Outcome {
 fn the_thread_that_runs_while_frames_arrive_is_found_by_activity() {
     let vmm = Emulator::start("while :; do :; done");
     let mut state = Search::default();
-    let outcome = search(&mut state, &vmm, activity::FRAMES);
+    let outcome = search(&mut state, &vmm, activity::FRAMES, true);
     assert_eq!(
         outcome,
         Outcome::found(vec![vmm.id()], VcpuSource::Activity)
@@ -63,13 +70,13 @@ fn the_thread_that_runs_while_frames_arrive_is_found_by_activity() {
 fn nothing_is_guessed() {
     let sleeps = Emulator::start("exec sleep 1000");
     let mut state = Search::default();
-    let outcome = search(&mut state, &sleeps, activity::FRAMES - 1);
+    let outcome = search(&mut state, &sleeps, activity::FRAMES - 1, false);
     let reason = "no thread has the name of a vCPU; the guest has received too few frames to tell \
                   by activity";
     assert_eq!(outcome, Outcome::unknown(reason.to_owned()));
     assert_eq!(state.pause(), Some(LATER));
     assert!(!state.next.arm, "it has no descriptor of KVM's");
-    let outcome = search(&mut Search::default(), &sleeps, activity::FRAMES);
+    let outcome = search(&mut Search::default(), &sleeps, activity::FRAMES, false);
     assert_eq!(outcome.by, VcpuSource::Unknown);
     let reason = "no thread ran whenever the guest received frames";
     assert!(outcome.reason.unwrap().ends_with(reason));
