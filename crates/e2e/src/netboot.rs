@@ -23,7 +23,7 @@ pub use image::{Image, efi, multiboot};
 const EDK2: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const EDK2_VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 /// How long firmware may take from power-on to the end of what it boots.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT: Duration = Duration::from_secs(300);
 
 /// A DHCP and TFTP server in a network namespace.
 pub struct Server {

@@ -275,7 +275,7 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         let ended = lasthop.log().matches(" has ended").count();
         (ended >= 13).then_some(())
     });
-    same_footprint("after killed clients", &before, &lasthop.footprint());
+    same_footprint("after killed clients", &before, &lasthop);
 
     turn.step("its port goes");
     lasthop.ok(&[

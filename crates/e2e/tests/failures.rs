@@ -87,7 +87,7 @@ fn others_notice_nothing() {
         reachable(&mut world.vm3, "10.0.0.2"),
         "after the port came back"
     );
-    same_footprint("after all that", &before, &world.lasthop.footprint());
+    same_footprint("after all that", &before, &world.lasthop);
 
     turn.step("a guest that is paused: the others continue");
     world.vm3.pause();

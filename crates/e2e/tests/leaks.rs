@@ -122,7 +122,7 @@ fn check(turn: &Turn, what: &str, lasthop: &Lasthop, mut once: impl FnMut(u32)) 
     let before = lasthop.footprint();
     turn.step(&format!("{what}: {REPETITIONS} times; before: {before:#?}"));
     (0..REPETITIONS).for_each(&mut once);
-    same_footprint(what, &before, &lasthop.footprint());
+    same_footprint(what, &before, lasthop);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn drivers_are_replaced(driver: &str, back_end: &str) {
     let status = &lasthop.port("uplink")["driver_process"];
     assert_eq!(status["back_end"], back_end, "{status}");
     assert_eq!(status["restarts"], 0, "{}", lasthop.log());
-    same_footprint("upgrades", &before, &lasthop.footprint());
+    same_footprint("upgrades", &before, &lasthop);
     lasthop.stop();
     assert_eq!(program(), None);
 }

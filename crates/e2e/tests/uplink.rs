@@ -340,7 +340,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
     // Once its connection is up, nothing is left of those before.
     lasthop.wait_port("uplink", "up");
     ask(&asking, &asked);
-    same_footprint("drivers", &before, &lasthop.footprint());
+    same_footprint("drivers", &before, &lasthop);
     near.ip("address show t0 to 10.1.0.1");
     lasthop.stop();
 }

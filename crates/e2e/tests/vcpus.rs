@@ -13,7 +13,7 @@ use testkit::skip::skipped;
 use testkit::wait::within;
 
 /// Time for the search, and for enough traffic.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Seconds of traffic at once.
 const TRAFFIC: u32 = 2;
 

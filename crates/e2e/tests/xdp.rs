@@ -239,7 +239,7 @@ fn a_driver_that_dies_is_replaced() {
         assert_eq!(driver["restarts"], count);
         assert_eq!(driver["back_end"], COPY);
     }
-    same_footprint("drivers", &before, &lasthop.footprint());
+    same_footprint("drivers", &before, &lasthop);
     turn.step("in the middle of a transfer");
     std::thread::scope(|scope| {
         let load = scope.spawn(|| world.both_ways(LOAD));

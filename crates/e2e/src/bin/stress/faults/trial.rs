@@ -16,9 +16,8 @@ use crate::Plan;
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
 use e2e::stop;
+use testkit::wait::LIMIT;
 
-/// How long anything may take before the experiment is given up.
-const LIMIT: Duration = Duration::from_secs(20);
 /// Traffic before the switch is taken to know everybody.
 const WARM_UP: Duration = Duration::from_millis(50);
 /// Traffic before the kill, for comparison.
