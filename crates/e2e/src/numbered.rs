@@ -92,8 +92,8 @@ pub struct Competitor<'a> {
 }
 
 /// Has two senders always send frames with `size` bytes of payload, of which at most `window` are
-/// on their way, until so many arrived while frames of both waited. Returns those of each. On a busy
-/// machine a sender may not run for a while, and what the other has through then is no share.
+/// on their way, until so many arrived while frames of both waited. Returns those of each. On a
+/// busy machine a sender may not run for a while, and what the other has through then is no share.
 pub fn compete(
     mut senders: [Competitor<'_>; 2],
     to: &mut FakeGuest,

@@ -135,8 +135,8 @@ impl Progress {
 
 /// Sends numbered frames to `peer` as fits into the window, and checks the received ones. `own` and
 /// `peers` are the progress of this guest and its peer. After the stop, waits for all frames of the
-/// peer, and a while for frames that come twice. Returns the number of sent frames, and the received
-/// ones.
+/// peer, and a while for frames that come twice. Returns the number of sent frames, and the
+/// received ones.
 fn talk(
     guest: &mut FakeGuest,
     n: u8,

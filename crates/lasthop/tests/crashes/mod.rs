@@ -47,8 +47,8 @@ pub(crate) fn crash_switch(lasthop: &Running) {
     lasthop.wait_cli("port show vm1");
 }
 
-/// Has a guest send without end, as fast as the switch takes frames. After the end of its connection
-/// it takes none.
+/// Has a guest send without end, as fast as the switch takes frames. After the end of its
+/// connection it takes none.
 pub(crate) fn send_until(guest: &mut FakeGuest, stop: &AtomicBool) {
     let frame = udp(&Flow::v4(1, 9), &[7; 1000]);
     while !stop.load(SeqCst) {

@@ -11,7 +11,6 @@ use crate::frontend::{
 use crate::guest_ram::RegionSpec;
 use crate::wait::LIMIT;
 
-
 /// A front end with an IOMMU, and a back end that acknowledges everything.
 struct Scene {
     ram: GuestRam,
