@@ -55,7 +55,7 @@ const FOLDER: &str = "host";
 /// Memory of the host. Its files are in it, and twice while the kernel unpacks them.
 const MEMORY_MIB: u32 = 640;
 /// How long a command or a test may take in the host.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Variable that tells a process that it is in such a host.
 const INSIDE: &str = "LASTHOP_NESTED";
 /// Variables that a test in the host has from the one that runs it.

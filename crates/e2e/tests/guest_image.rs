@@ -1,13 +1,11 @@
 //! The guest image by itself: two guests connected back to back, without a switch. When this fails,
 //! nothing that the other end-to-end tests say means anything.
 
-use std::time::Duration;
-
 use e2e::guest::{Guest, GuestSpec};
 use e2e::iommu::Iommu;
 use e2e::traffic::{iperf_bytes, ping, send_checked, serve_iperf};
 use e2e::{is_long, turn};
-use testkit::wait::wait_for;
+use testkit::wait::{LIMIT, wait_for};
 
 #[test]
 fn two_guests_talk_back_to_back() {
@@ -24,7 +22,7 @@ fn two_guests_talk_back_to_back() {
     );
     let slow = two.start("sleep 1; echo slow");
     assert_eq!(two.run("echo fast"), "fast\n");
-    assert_eq!(slow.wait(Duration::from_secs(10)), "slow\n");
+    assert_eq!(slow.wait(LIMIT), "slow\n");
 
     turn.step("ping");
     assert_eq!(ping(&mut one, "10.0.0.2", 50).lost(), 0);

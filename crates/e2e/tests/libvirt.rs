@@ -24,7 +24,7 @@ use testkit::wait::wait_for;
 const PAGE: &str = "docs/user/guests.md";
 /// Domains, their users and their ports.
 const NAMES: [&str; 2] = ["vm1", "vm2"];
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The example, in pieces.
 struct Example {

@@ -25,6 +25,15 @@ fn refuses(lasthop: &Lasthop, command: &str, (words, status): (&str, i32)) {
     assert_eq!(output.status.code(), Some(status), "{command}: {complaint}");
 }
 
+/// Stops a process.
+fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+    wait_until("it is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.expect("a process").contains(") T ")
+    });
+}
+
 /// Waits until a port has a driver process other than `old`.
 fn other_driver(lasthop: &Lasthop, port: &str, old: u32) -> u32 {
     wait_for("another driver", || {
@@ -126,11 +135,7 @@ fn an_uplink_moves_to_another_interface() {
     let stopped = driver_pid(&lasthop, "uplink").expect("a driver");
     let before = wait_for("a report of the driver", || dropped("uplink"));
     assert_eq!(dropped("t0"), None, "TAP devices report nothing");
-    signal(stopped, Signal::STOP);
-    wait_until("it is stopped", || {
-        let stat = std::fs::read_to_string(format!("/proc/{stopped}/stat"));
-        stat.expect("a process").contains(") T ")
-    });
+    stop(stopped);
     other.run(|| {
         let socket = UdpSocket::bind("10.1.0.8:0").expect("a socket");
         socket.set_broadcast(true).expect("the right");
@@ -145,7 +150,7 @@ fn an_uplink_moves_to_another_interface() {
     let printed = lasthop.ok(&["apply", &file.to_string_lossy()]);
     assert!(printed.contains("interface up2 -> up0"), "{printed}");
     lasthop.wait_port("uplink", "up");
-    assert!(dropped("uplink") >= Some(before + 5));
+    wait_until("they are counted", || dropped("uplink") >= Some(before + 5));
     transfer(&near, &far, "10.1.0.9:5002", 1 << 20);
     assert_eq!(
         driver_pid(&lasthop, "t0"),
@@ -170,11 +175,11 @@ fn frames_in_the_rings_of_a_driver_that_dies_are_counted() {
     let mut a = lasthop.connect("a", 1);
     let frame = packets::udp(&Flow::v4(1, 9), b"hello");
     a.send(&frame).expect("room");
-    wait_until("the first frame is there", || {
-        lasthop.stats().received("uplink") > 0
+    wait_until("the first frame is on the wire", || {
+        lasthop.port("uplink")["driver_process"]["sent_frames"].as_u64() > Some(0)
     });
     let driver = driver_pid(&lasthop, "uplink").expect("a driver");
-    signal(driver, Signal::STOP);
+    stop(driver);
     let before = lasthop.stats().received("uplink");
     for _ in 0..7 {
         a.send(&frame).expect("room");

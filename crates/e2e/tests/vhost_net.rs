@@ -156,8 +156,8 @@ fn frames_in_the_rings_of_a_driver_that_dies_are_counted() {
     let mut guest = lasthop.connect("a", 1);
     let frame = packets::udp(&Flow::v4(1, 9), b"hello");
     guest.send(&frame).expect("room");
-    wait_until("the first frame is there", || {
-        lasthop.stats().received("t1") > 0
+    wait_until("the first frame is on the wire", || {
+        lasthop.port("t1")["driver_process"]["sent_frames"].as_u64() > Some(0)
     });
     let driver = driver_pid(&lasthop, "t1").expect("a process");
     signal(driver, Signal::STOP);
