@@ -820,6 +820,7 @@ mod tests {
         let mut sleeper = Sleeper {
             event: Arc::clone(&event),
             interests: Vec::new(),
+            set: None,
             is_called: false,
             is_woken: false,
         };

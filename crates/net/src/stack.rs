@@ -24,8 +24,8 @@ use wire::MacAddr;
 use crate::config::{Config, Network, Route};
 use crate::device::{Device, Wire};
 use datagrams::Datagrams;
-pub(crate) use neighbours::answer_of;
 use neighbours::Questions;
+pub(crate) use neighbours::answer_of;
 use streams::{Orphans, Stream};
 
 /// Sockets at most. The stack looks through all of them for each frame.

@@ -606,7 +606,11 @@ mod tests {
     fn every_address_of_the_host_is_its_own() {
         let mut own = OwnAddresses::default();
         for address in ["127.0.0.1", "127.0.0.2"] {
-            assert_eq!(own.contains(address.parse().unwrap(), 0), Ok(true), "{address}");
+            assert_eq!(
+                own.contains(address.parse().unwrap(), 0),
+                Ok(true),
+                "{address}"
+            );
         }
     }
 }

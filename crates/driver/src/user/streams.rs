@@ -73,12 +73,7 @@ pub(super) struct Streams {
 
 impl Streams {
     /// Opens a stream; returns its room, or `None` at a bound.
-    pub(super) fn open(
-        &mut self,
-        flow: FlowId,
-        station: MacAddr,
-        now: Nanos,
-    ) -> Option<u32> {
+    pub(super) fn open(&mut self, flow: FlowId, station: MacAddr, now: Nanos) -> Option<u32> {
         let own = self.all.values().filter(|of| of.station == station);
         if self.all.len() >= STREAMS_MAX || own.count() >= GUEST_MAX {
             return None;

@@ -1,5 +1,7 @@
 //! A session goes into its record and comes out of it, wherever its process dies.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use testkit::memif::{Dialog, MemifClient};
 use testkit::wait::LIMIT;

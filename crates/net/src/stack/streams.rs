@@ -444,7 +444,8 @@ impl<W: Wire> Stack<W> {
             return Err(Errno::AGAIN);
         }
         let handle = connection.handle;
-        if self.now >= self.connection(id)?.asks {
+        let now = self.now;
+        if now >= self.connection(id)?.asks {
             self.connection(id)?.asks = self.now + ASKS;
             if let Some(peer) = of(&self.sockets, handle).remote_endpoint() {
                 self.note_neighbour(peer.addr);

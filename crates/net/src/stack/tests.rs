@@ -393,7 +393,10 @@ fn a_datagram_leaves_though_its_socket_is_closed_at_once() {
     let received = pair.stacks[1].receive(server, &mut [0; 9], false);
     assert_eq!(received.map(|received| received.len), Ok(4));
     pair.pass_for(Duration::from_secs(4));
-    assert!(pair.stacks[0].close_all(), "a neighbour that is not there ends no program later");
+    assert!(
+        pair.stacks[0].close_all(),
+        "a neighbour that is not there ends no program later"
+    );
 }
 
 #[test]

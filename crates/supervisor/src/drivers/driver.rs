@@ -684,8 +684,8 @@ fn printable(reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::flows::KeptFlows;
     use super::super::tests::spec;
+    use super::flows::KeptFlows;
     use super::*;
     use testkit::wait::wait_until;
 

@@ -185,7 +185,7 @@ fn peers_that_a_guest_does_not_answer_take_no_place_of_its_own_connections() {
         let mut out = Vec::new();
         translator.accepted(0, guest, peer, 1000, &mut out).is_ok()
     };
-    let all: Vec<_> = (1..=4).map(|port| accepted(port)).collect();
+    let all: Vec<_> = (1..=4).map(&mut accepted).collect();
     assert_eq!(all, [true, true, true, false]);
     let frame = tcp(SERVER, fields(5000, IRS, 0, SYN), &[]);
     let (net, mut out) = (NetHeader::default(), Vec::new());
