@@ -49,15 +49,15 @@ pub(crate) const CORES: usize = 2;
 /// samples, and with long ones.
 pub(crate) fn seconds(experiment: Experiment) -> [u64; 2] {
     match experiment {
-        Experiment::Grants => [200, 1500],
+        Experiment::Grants => [200, 750],
         Experiment::Scheduling => [150, 1000],
-        Experiment::Vifs => [170, 800],
-        Experiment::External => [160, 500],
-        Experiment::Netmap => [150, 900],
-        Experiment::Rules => [60, 300],
-        Experiment::Signals => [60, 200],
-        Experiment::Wakeups => [50, 200],
-        _ => [60, 300],
+        Experiment::Vifs => [170, 350],
+        Experiment::External => [160, 150],
+        Experiment::Netmap => [150, 400],
+        Experiment::Rules => [60, 240],
+        Experiment::Rings => [60, 200],
+        Experiment::Sockets => [60, 300],
+        _ => [60, 80],
     }
 }
 
