@@ -52,7 +52,7 @@ use crate::forward::cycles::TickRate;
 use crate::forward::egress::Output;
 use crate::forward::limits::PortLimits;
 use crate::forward::switch::Switch;
-use crate::ports::faults;
+use crate::ports::faults::faults;
 use crate::ports::guest::GuestPort;
 use crate::ports::port::Port;
 use crate::worker::guests::{Guests, States};
@@ -496,7 +496,7 @@ impl Worker {
 
     /// Reports new faults. To be called before each sleep: no queue is looked at without one.
     fn check_faults(&mut self) {
-        let count = faults::count();
+        let count = faults();
         if self.upkeep.faults == count {
             return;
         }

@@ -10,6 +10,9 @@
 //!   thread wakes it when it goes.
 //! * A call that leaves a timer wakes the one that sleeps and does not know it.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -807,26 +810,5 @@ fn block_signals() {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sleeper_is_woken_once() {
-        let event = Arc::new(sys::event::create().expect("an eventfd"));
-        let mut sleeper = Sleeper {
-            event: Arc::clone(&event),
-            interests: Vec::new(),
-            set: None,
-            is_called: false,
-            is_woken: false,
-        };
-        (0..3).for_each(|_| sleeper.wake());
-        let mut count = [0; 8];
-        rustix::io::read(&*event, &mut count).expect("it is readable");
-        assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }

@@ -264,12 +264,19 @@ impl<W: Wire> Stack<W> {
         &self.addressing.dns
     }
 
+    /// Sees to it that the neighbour is asked for that a packet goes to.
+    fn note_neighbour(&mut self, to: IpAddress) {
+        let ways = (&self.interface, &self.addressing.in_use[..]);
+        self.questions.note_packet(to, ways, self.now);
+    }
+
     /// Handles the frames that have come, sends what there is to send, and counts events. `true`:
     /// something may have changed.
     pub fn poll(&mut self, now: Duration) -> bool {
         self.now = instant(now);
         self.interface.poll_maintenance(self.now);
-        self.ask_neighbours();
+        let from = (&self.interface, self.mac);
+        self.questions.ask(&mut self.device.wire, from, self.now);
         let mut has_changed = false;
         loop {
             let more = self.take_frames();

@@ -36,6 +36,8 @@ const PERIOD: Duration = Duration::from_micros(200);
 /// Names of curves.
 pub(crate) const NO_HELPERS: &str = "Lasthop, no helpers";
 pub(crate) const HELPERS: &str = "Lasthop, helpers";
+/// The column of the helper's CPU time.
+const HELPED_AT: usize = 4;
 const NOTE: &str = "Setting 0: no traffic, nothing else runs on the core; 1: two pairs of ports \
     share a worker, no helpers; 2: the \
     same with helpers on the other core, which is where the late wake-ups are counted";
@@ -113,11 +115,13 @@ pub(crate) fn chart(rows: &[Row], placement: Placement) -> ([String; 2], Vec<Cur
         let points = here.map(|row| Point::from((row.values[1], row.values[3])));
         (name.to_owned(), points.collect::<Vec<_>>())
     };
-    let curves = [(1.0, NO_HELPERS), (2.0, HELPERS)].map(curve).into_iter();
-    (
-        ["bytes of a frame", "GiB/s"].map(str::to_owned),
-        curves.filter(|(_, points)| !points.is_empty()).collect(),
-    )
+    let mut curves = vec![curve((1.0, NO_HELPERS))];
+    // A machine may deny threads the priority that helpers return from.
+    if rows.iter().any(|row| row.values[HELPED_AT] > 0.0) {
+        curves.push(curve((2.0, HELPERS)));
+    }
+    curves.retain(|(_, points)| !points.is_empty());
+    (["bytes of a frame", "GiB/s"].map(str::to_owned), curves)
 }
 
 fn family(peer: &Peer) -> Vec<u32> {

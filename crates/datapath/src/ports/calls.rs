@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::faults;
+use super::faults::note_fault;
 use super::watchdog::Doorbells;
 
 /// Call descriptor of a queue: an eventfd by which its guest is notified.
@@ -40,7 +40,7 @@ impl CallFd {
     fn ring(&self) {
         if self.doorbells.ring(&self.event).is_err() && !self.blocked.swap(true, Ordering::Relaxed)
         {
-            faults::note();
+            note_fault();
         }
     }
 

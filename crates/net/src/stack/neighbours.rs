@@ -1,16 +1,18 @@
 //! Questions for the stations of neighbours, beside those of smoltcp 0.14: it asks one a second,
 //! whatever there is to ask, and for one that does not answer again and again, so that it may never
-//! ask for another. An answer counts for it whoever has asked.
+//! ask for another. An answer counts for it, too, if the question was ours.
 
 use std::net::IpAddr;
 
+use smoltcp::iface::Interface;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::IpAddress;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 use wire::virtio::net::NetHeader;
 
-use super::{Stack, cidr};
+use super::cidr;
+use crate::config::Route;
 use crate::device::Wire;
 
 /// Questions for a neighbour, and the time between two (arp(7), `mcast_solicit`, `retrans_time`).
@@ -39,6 +41,39 @@ struct Question {
 pub(super) struct Questions(Vec<Question>);
 
 impl Questions {
+    /// Sees to it that the neighbour is asked for that a packet goes to.
+    pub(super) fn note_packet(
+        &mut self,
+        to: IpAddress,
+        (interface, routes): (&Interface, &[Route]),
+        now: Instant,
+    ) {
+        if to.is_unicast()
+            && let Some(hop) = next_hop(to, interface, routes)
+        {
+            self.note(hop, now);
+        }
+    }
+
+    /// Asks for neighbours.
+    pub(super) fn ask<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        (interface, mac): (&Interface, MacAddr),
+        now: Instant,
+    ) {
+        while wire.has_room()
+            && let Some(to) = self.take(now)
+        {
+            if let Some(frame) = question(to, interface, mac) {
+                wire.transmit(frame.len(), |room| {
+                    room.copy_from_slice(&frame);
+                    ((), NetHeader::default())
+                });
+            }
+        }
+    }
+
     /// There is something for a neighbour.
     fn note(&mut self, to: IpAddress, now: Instant) {
         let known = self.0.iter().position(|question| question.to == to);
@@ -81,65 +116,41 @@ impl Questions {
     }
 }
 
-impl<W: Wire> Stack<W> {
-    /// Sees to it that the neighbour is asked for that a packet goes to.
-    pub(super) fn note_neighbour(&mut self, to: IpAddress) {
-        if to.is_unicast()
-            && let Some(hop) = self.next_hop(to)
-        {
-            self.questions.note(hop, self.now);
-        }
+/// The neighbour that a packet goes to: itself, or the router of the closest of the routes.
+fn next_hop(to: IpAddress, interface: &Interface, routes: &[Route]) -> Option<IpAddress> {
+    let mut own = interface.ip_addrs().iter();
+    if own.any(|own| own.contains_addr(&to)) {
+        return Some(to);
     }
+    let routes = routes
+        .iter()
+        .filter(|route| cidr(route.to).contains_addr(&to));
+    let closest = routes.max_by_key(|route| route.to.prefix)?;
+    Some(closest.by.into())
+}
 
-    /// The neighbour that a packet goes to.
-    fn next_hop(&self, to: IpAddress) -> Option<IpAddress> {
-        let mut own = self.interface.ip_addrs().iter();
-        if own.any(|own| own.contains_addr(&to)) {
-            return Some(to);
+/// An ARP request (RFC 826), or a neighbour solicitation (RFC 4861, section 4.3) to the group of
+/// the address (RFC 4291, section 2.7.1).
+fn question(to: IpAddress, interface: &Interface, mac: MacAddr) -> Option<Vec<u8>> {
+    let from = interface.get_source_address(&to)?;
+    let frame = match (IpAddr::from(from), IpAddr::from(to)) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            PacketBuilder::new(mac, MacAddr::BROADCAST).arp_request(from, to)
         }
-        let routes = self.addressing.in_use.iter();
-        let routes = routes.filter(|route| cidr(route.to).contains_addr(&to));
-        let closest = routes.max_by_key(|route| route.to.prefix)?;
-        Some(closest.by.into())
-    }
-
-    /// Asks for neighbours.
-    pub(super) fn ask_neighbours(&mut self) {
-        while self.device.wire.has_room()
-            && let Some(to) = self.questions.take(self.now)
-        {
-            if let Some(frame) = self.question(to) {
-                self.device.wire.transmit(frame.len(), |room| {
-                    room.copy_from_slice(&frame);
-                    ((), NetHeader::default())
-                });
-            }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let [.., a, b, c] = to.octets();
+            let low = [u16::from_be_bytes([0xff, a]), u16::from_be_bytes([b, c])];
+            let group = [0xff02, 0, 0, 0, 0, 1, low[0], low[1]];
+            let body = [&to.octets()[..], &[1, 1], &mac.0].concat();
+            PacketBuilder::new(mac, MacAddr([0x33, 0x33, 0xff, a, b, c]))
+                .ipv6(from, group)
+                .ttl(HOPS)
+                .icmp(SOLICITATION, 0, [0; 4])
+                .payload(&body)
         }
-    }
-
-    /// An ARP request (RFC 826), or a neighbour solicitation (RFC 4861, section 4.3) to the group
-    /// of the address (RFC 4291, section 2.7.1).
-    fn question(&self, to: IpAddress) -> Option<Vec<u8>> {
-        let from = self.interface.get_source_address(&to)?;
-        let frame = match (IpAddr::from(from), IpAddr::from(to)) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                PacketBuilder::new(self.mac, MacAddr::BROADCAST).arp_request(from, to)
-            }
-            (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let [.., a, b, c] = to.octets();
-                let low = [u16::from_be_bytes([0xff, a]), u16::from_be_bytes([b, c])];
-                let group = [0xff02, 0, 0, 0, 0, 1, low[0], low[1]];
-                let body = [&to.octets()[..], &[1, 1], &self.mac.0].concat();
-                PacketBuilder::new(self.mac, MacAddr([0x33, 0x33, 0xff, a, b, c]))
-                    .ipv6(from, group)
-                    .ttl(HOPS)
-                    .icmp(SOLICITATION, 0, [0; 4])
-                    .payload(&body)
-            }
-            _ => return None,
-        };
-        Some(frame.build())
-    }
+        _ => return None,
+    };
+    Some(frame.build())
 }
 
 /// The neighbour that a frame is an answer of.

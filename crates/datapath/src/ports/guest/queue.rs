@@ -22,7 +22,7 @@ use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
-use crate::ports::faults;
+use crate::ports::faults::note_fault;
 use crate::ports::payload::Outgoing;
 
 /// Length of an Ethernet header, the minimum of a frame.
@@ -182,7 +182,7 @@ impl GuestQueue {
     /// Stops the queue for a fault.
     pub(super) fn fail(&mut self, fault: GuestFault) {
         self.fault = Some(fault);
-        faults::note();
+        note_fault();
     }
 
     fn stop(&mut self, fault: GuestFault) -> DropReason {
