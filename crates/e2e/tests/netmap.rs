@@ -39,10 +39,11 @@ fn send(folder: impl AsRef<Path>, arguments: &str) -> Slotgen {
     Slotgen::start(folder, &format!("tx -i netmap:a -V {arguments}"))
 }
 
-/// Frames that the switch dropped since these counts: those for a receiver whose ring is full, as
-/// it may be on a busy machine.
+/// Frames that the switch dropped since these counts because their receiver's ring was full: on a
+/// busy machine a receiver may not run for a while. None may be lost for another reason.
 fn dropped_since(lasthop: &Lasthop, before: &Stats) -> u64 {
-    lasthop.stats().since(before).drops().values().sum()
+    let moved = lasthop.stats().since(before);
+    moved.drops().get("receiver-full").copied().unwrap_or(0)
 }
 
 /// Checks that a receiver got so many frames, once and whole, but for those that were dropped.
@@ -52,7 +53,7 @@ fn all_arrived(lasthop: &Lasthop, before: &Stats, rx: Slotgen, frames: u64) {
     let dropped = dropped_since(lasthop, before);
     assert_eq!((twice, bad), (0, 0), "{printed:?}");
     assert!(
-        lost <= dropped && received <= frames && frames - received <= dropped,
+        lost <= dropped && received <= frames && frames - received <= dropped.min(frames / 2),
         "{printed:?} of {frames}, {dropped} dropped"
     );
 }
@@ -84,6 +85,7 @@ fn the_switch_may_die_under_load() {
     let kills = repetitions("LASTHOP_KILLS", 3) as u64;
     let frames = 50_000 * (kills + 1);
     let limit = 60 + 10 * kills;
+    let before = lasthop.stats();
     let rx = receiver(&lasthop, "b", &format!("-q 8 -C 0,4096 -T {limit}"));
     let tx = send(lasthop.folder(), &format!("-n {frames} -R 100000 -b 50"));
     for kill in 1..=kills {
@@ -94,15 +96,14 @@ fn the_switch_may_die_under_load() {
     assert_eq!(tx.printed().counts(), [frames, 0, 0, 0]);
     let printed = rx.printed();
     let [received, lost, twice, bad] = printed.counts();
-    let stats = lasthop.stats();
-    let dropped: u64 = stats.drops().values().sum();
+    let dropped = dropped_since(&lasthop, &before);
     assert_eq!(bad, 0, "{printed:?}");
-    assert!(lost <= dropped, "{printed:?}: {stats:?}");
+    assert!(lost <= dropped, "{printed:?}, {dropped} dropped");
     // One batch a kill, at most.
     assert!(twice <= kills * 64, "{printed:?}");
     assert!(
         received <= frames + twice && received + dropped >= frames + twice,
-        "{printed:?}: {stats:?}"
+        "{printed:?}, {dropped} dropped"
     );
     let log = lasthop.log();
     assert_eq!(log.matches("front end connected").count(), 2, "{log}");
