@@ -8,7 +8,7 @@
 //! ports::payload           a frame on its way to a receiver, its bytes in the sender's memory
 //! ports::batch             frames that are leased from one queue pair
 //! ports::alike             consecutive frames of a batch that need one lookup
-//! ports::faults            how many faults queues had: a worker looks for them when there are more
+//! ports::faults            the number of faults: a worker looks for them when it has grown
 //! ports::watchdog          ringing a front end's eventfd without being blocked by it
 //! ports::calls             notifications of guests, sent when no queue is locked
 //! ports::port              the trait of all ports: frames are taken from it and delivered to it
