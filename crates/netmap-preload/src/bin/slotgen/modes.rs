@@ -12,7 +12,9 @@ use crate::abi::{NS_BUF_CHANGED, NS_MOREFRAG, Slot};
 use crate::frame;
 use crate::port::{Port, RingRef, Wishes};
 
-/// How long the other side may take for anything.
+/// How long a receiver may keep the last slots of a sender. One that has ended keeps them for ever.
+const KEPT: Duration = Duration::from_secs(5);
+/// How long the other side may take for anything else.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A signal asked for the end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
@@ -162,7 +164,7 @@ pub(crate) fn tx(options: &Options) -> io::Result<Totals> {
     port.sync(true)?;
     // All slots come back.
     let pending = |ring: &RingRef| ring.next(ring.tail()) != ring.head();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + KEPT;
     while port.tx.iter().any(pending) && Instant::now() < until {
         port.sync(true)?;
         std::thread::sleep(Duration::from_micros(50));
