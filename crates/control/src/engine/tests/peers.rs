@@ -320,8 +320,7 @@ fn a_guest_that_floods_upcalls_does_not_delay_others() {
         let _end = End(&end);
         let (done, ()) = serve(engine, async |handle| {
             until(|| (!world.saved().stations.is_empty()).then_some("it ticked")).await;
-            // Those who are delayed always are so every time; on a busy machine everybody is so now
-            // and then.
+            // A flood that delays others does so every time, a busy machine now and then.
             loop {
                 let started = Instant::now();
                 let status = handle.status().await.unwrap();
@@ -386,7 +385,7 @@ fn a_stop_that_arrives_before_a_reply_is_handled() {
 
 #[test]
 fn answers_that_had_no_room_do_not_wait_for_the_next_tick() {
-    // Ticks would take far longer every time; on a busy machine anything does so now and then.
+    // Answers that wait for ticks take far longer every time, others on a busy machine now and then.
     let mut took = std::iter::repeat_with(send_many_answers).take(20);
     assert!(took.any(|took| took < Duration::from_secs(1)));
 }
