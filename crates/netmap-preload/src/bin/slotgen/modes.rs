@@ -12,7 +12,7 @@ use crate::abi::{NS_BUF_CHANGED, NS_MOREFRAG, Slot};
 use crate::frame;
 use crate::port::{Port, RingRef, Wishes};
 
-/// How long a receiver may keep the last slots of a sender. One that has ended keeps them for ever.
+/// How long a receiver may keep the last slots of a sender. One that has ended never returns them.
 const KEPT: Duration = Duration::from_secs(5);
 /// How long the other side may take for anything else.
 const PATIENCE: Duration = Duration::from_secs(20);
