@@ -385,7 +385,8 @@ fn a_stop_that_arrives_before_a_reply_is_handled() {
 
 #[test]
 fn answers_that_had_no_room_do_not_wait_for_the_next_tick() {
-    // Answers that wait for ticks take far longer every time, others on a busy machine now and then.
+    // Answers that wait for ticks take far longer every time, others do on a busy machine now and
+    // then.
     let mut took = std::iter::repeat_with(send_many_answers).take(20);
     assert!(took.any(|took| took < Duration::from_secs(1)));
 }

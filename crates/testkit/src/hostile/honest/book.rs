@@ -22,7 +22,7 @@ pub struct Counts {
     pub lost: u64,
     /// Frames that came altered.
     pub damaged: u64,
-    /// Frames that came [`LATE`] after they were due, or later.
+    /// Frames that came 20 s after they were due, or later.
     pub late: u64,
     /// Other failures, as text.
     pub faults: Vec<String>,
