@@ -10,6 +10,7 @@
 //!   thread wakes it when it goes.
 //! * A call that leaves a timer wakes the one that sleeps and does not know it.
 
+mod sleepers;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,8 @@ use crate::SAY;
 use crate::config::{Config, Network};
 use crate::link::{Events, Link, is_hang_up};
 use crate::stack::{Id, Kind, Options, Received, Stack};
+pub(crate) use sleepers::Set;
+use sleepers::Sleeper;
 
 /// Time between two looks of the library's thread.
 const LOOK: Duration = Duration::from_millis(10);
@@ -74,44 +77,6 @@ pub struct Interest {
     /// Edge-triggered: the number of changes that is known ([`Net::changes`]). `None`:
     /// level-triggered.
     pub known: Option<u64>,
-}
-
-/// A set of interests that other threads may change while one waits for it.
-pub(crate) struct Set<'a> {
-    /// Its number, for [`Net::set_has_changed`].
-    pub(crate) number: i32,
-    /// Whether it has changed since the interests were taken of it.
-    pub(crate) has_changed: &'a dyn Fn() -> bool,
-}
-
-impl Set<'_> {
-    fn is_other(set: Option<&Self>) -> bool {
-        set.is_some_and(|set| (set.has_changed)())
-    }
-}
-
-/// A thread that sleeps.
-#[derive(Debug)]
-struct Sleeper {
-    /// Wakes it.
-    event: Arc<OwnedFd>,
-    interests: Vec<Interest>,
-    /// The number of the set that they are of.
-    set: Option<i32>,
-    /// It is to become the leader.
-    is_called: bool,
-    /// It was woken, and may not run yet.
-    is_woken: bool,
-}
-
-impl Sleeper {
-    /// Wakes it, once: what is there for it may stay there through many calls of others.
-    fn wake(&mut self) {
-        if !std::mem::replace(&mut self.is_woken, true) {
-            // Full only if it is awake anyway.
-            let _ = sys::event::ring(&*self.event);
-        }
-    }
 }
 
 /// The thread that sleeps on the call.
