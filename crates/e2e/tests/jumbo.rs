@@ -73,11 +73,9 @@ fn jumbo_frames_and_two_queue_pairs() {
         vm1.run(&format!("ethtool -L eth0 combined {pairs}; sleep 0.3"));
     }
     let steady = steady.wait();
-    // The guest's own driver stops its queues while it changes their number: it drops what lies
-    // there, and the switch counts what comes meanwhile.
+    // The guest's own driver stops its queues while it changes their number.
     let moved = lasthop.stats().since(&before);
-    let most = 8 + moved.drops().values().sum::<u64>();
-    assert!(u64::from(steady.lost()) <= most, "{steady:?}, {moved:?}");
+    assert!(steady.lost() <= 8, "{steady:?}, {moved:?}");
     assert_eq!(ping(&mut vm2, "10.0.0.1", 50).lost(), 0);
     lasthop.wait_port("vm1", "up");
     lasthop.stop();

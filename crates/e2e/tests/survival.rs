@@ -31,13 +31,10 @@ fn the_switch_may_die() {
     }
     let (steady, stream) = (steady.wait(), stream.wait());
     turn.step(&format!("    {steady:?}, {stream:?}"));
-    // What waited in the switch for an answer dies with it; what waits too long for an answer of
-    // the next control is counted. Nothing else is lost.
+    // What waited in the switch for an answer dies with it, and nothing else.
     let moved = lasthop.stats().since(&before);
-    let dropped: u64 = moved.drops().values().sum();
-    let most = 4 * KILLS as u64 + dropped;
-    assert!(u64::from(steady.lost()) <= most, "{steady:?}, {moved:?}");
-    assert!(stream.bytes > 500_000, "{stream:?}");
+    assert!(steady.lost() <= 4 * KILLS as u32, "{steady:?}, {moved:?}");
+    assert!(stream.bytes > 5_000_000, "{stream:?}");
 
     turn.step("no guest has noticed");
     assert_eq!([vm1.link_changes(), vm2.link_changes()], links);
