@@ -193,7 +193,31 @@ impl Scene {
     }
 
     fn until_both_wait(&mut self) {
-        self.until("both wait", |scene| scene.waiting().iter().all(|b| *b > 0));
+        self.until("both wait", Self::both_wait);
+    }
+
+    fn both_wait(&self) -> bool {
+        self.waiting().iter().all(|bits| *bits > 0)
+    }
+
+    /// Starts both senders, and stops one while both wait. Returns the position at which it stops.
+    ///
+    /// Starts anew where this thread did not run before all frames had arrived.
+    fn stopped(poll: Poll, priorities: &[u8], sender: usize) -> (Self, u32) {
+        let since = Instant::now();
+        loop {
+            let mut scene = Self::start(poll, SLOW, priorities);
+            scene.until("both wait, or have sent", |scene| {
+                scene.both_wait() || scene.next == [FRAMES; 2]
+            });
+            let position = scene.stop(sender);
+            assert_eq!(scene.waiting()[sender], 0, "{}", scene.summary());
+            scene.receive();
+            if scene.next[sender] < FRAMES {
+                return (scene, position);
+            }
+            assert!(since.elapsed() < LIMIT, "both wait: {}", scene.summary());
+        }
     }
 
     /// Stops the queues of a sender. Returns the position of the one by which it sends.
@@ -241,35 +265,41 @@ fn the_turn_comes_with_other_settings() {
     }
 }
 
+/// Moves pairs from worker to worker until all frames have arrived. Returns the number of moves.
+fn move_those_that_wait(poll: Poll) -> usize {
+    let mut scene = Scene::start(poll, RATE, &[0, 0]);
+    let mut moves = 0;
+    while scene.next != [FRAMES; 2] {
+        scene.until("a sender waits", |scene| {
+            scene.waiting() != [0; 2] || scene.next == [FRAMES; 2]
+        });
+        for sender in SENDERS {
+            moves += usize::from(scene.workers.move_pair((sender, 0), moves % 2));
+        }
+        let before = scene.next;
+        scene.until("more arrive", |scene| {
+            scene.next != before || scene.next == [FRAMES; 2]
+        });
+    }
+    scene.until_all_arrive();
+    moves
+}
+
 #[test]
 fn a_pair_that_waits_is_looked_at_by_its_new_worker() {
     for poll in [Poll::Always, Poll::Adaptive] {
-        let mut scene = Scene::start(poll, RATE, &[0, 0]);
-        let mut moves = 0;
-        while scene.next != [FRAMES; 2] {
-            scene.until("a sender waits", |scene| {
-                scene.waiting() != [0; 2] || scene.next == [FRAMES; 2]
-            });
-            for sender in SENDERS {
-                moves += usize::from(scene.workers.move_pair((sender, 0), moves % 2));
-            }
-            let before = scene.next;
-            scene.until("more arrive", |scene| {
-                scene.next != before || scene.next == [FRAMES; 2]
-            });
+        let since = Instant::now();
+        // A busy machine may leave time for few moves only.
+        while move_those_that_wait(poll) <= 10 {
+            assert!(since.elapsed() < LIMIT, "few moves each time");
         }
-        assert!(moves > 10, "{moves}");
-        scene.until_all_arrive();
     }
 }
 
 #[test]
 fn a_sender_that_leaves_before_its_turn_lets_the_others_go_on() {
     for poll in [Poll::Always, Poll::Adaptive] {
-        let mut scene = Scene::start(poll, SLOW, &[7, 0]);
-        scene.until_both_wait();
-        scene.stop(0);
-        assert_eq!(scene.waiting()[0], 0, "{:?}", scene.output.uses());
+        let (mut scene, _) = Scene::stopped(poll, &[7, 0], 0);
         scene.workers.each(|w| w.switch.remove_port(SENDERS[0], 0));
         scene.until("the other's arrive", |scene| scene.next[1] == FRAMES);
         assert!(scene.next[0] < FRAMES, "it had to wait: {:?}", scene.next);
@@ -290,10 +320,8 @@ fn a_pair_that_is_gone_waits_no_longer() {
 #[test]
 fn a_queue_that_comes_back_continues_with_the_frames_that_waited() {
     for sender in [0, 1] {
-        let mut scene = Scene::start(Poll::Adaptive, SLOW, &[0, 0]);
-        scene.until_both_wait();
         // As for a guest that is stopped, or moves: its ring stays as it is.
-        let position = scene.stop(sender);
+        let (mut scene, position) = Scene::stopped(Poll::Adaptive, &[0, 0], sender);
         let (ram, nic) = &scene.senders[sender];
         let rest = queue_at(ram, &nic.tx, FEATURES[sender], position);
         scene.start_queue(SENDERS[sender], 1, rest, FEATURES[sender]);
@@ -304,9 +332,7 @@ fn a_queue_that_comes_back_continues_with_the_frames_that_waited() {
 #[test]
 fn a_guest_that_starts_again_leaves_nothing_of_the_frames_that_waited() {
     for sender in [0, 1] {
-        let mut scene = Scene::start(Poll::Adaptive, SLOW, &[0, 0]);
-        scene.until_both_wait();
-        scene.stop(sender);
+        let (mut scene, _) = Scene::stopped(Poll::Adaptive, &[0, 0], sender);
         scene.until("the other's arrive", |scene| {
             scene.next[1 - sender] == FRAMES
         });
