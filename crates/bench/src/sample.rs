@@ -15,8 +15,7 @@ use crate::stop;
 
 /// Of one core, how much others may use during a sample.
 const OTHERS_SHARE: f64 = 0.05;
-/// Seconds of each core by which ticks can be wrong over a sample, and in which it is interrupted:
-/// no process has an interrupt that ends idle time.
+/// Seconds of each core by which ticks can be wrong over a sample.
 const TICK_ERROR: f64 = 0.02;
 /// How long the machine is looked at to see whether it is quiet.
 const LOOK: Duration = Duration::from_millis(300);
@@ -256,11 +255,11 @@ pub(crate) fn take(
     let counts = client.meets_new_flows();
     let count = || counts.then(|| peer.misses()).transpose();
     let missed = count()?;
-    let (start, cpu, switch) = (Instant::now(), CpuTimes::now(), peer.cpu_seconds());
+    let (cpu, start, switch) = (CpuTimes::now(), Instant::now(), peer.cpu_seconds());
     let mpps = client.mpps(plan.window)?;
     let switch = peer.cpu_seconds() - switch;
-    let cpu = CpuTimes::now().since(cpu);
     let seconds = start.elapsed().as_secs_f64();
+    let cpu = CpuTimes::now().since(&cpu);
     let misses = missed.zip(count()?).map(|(before, after)| Misses {
         count: after - before,
         a_second: (after - before) as f64 / seconds,
@@ -315,7 +314,7 @@ pub(crate) fn wait_quiet(limit: Duration) -> Result<()> {
     while Instant::now() < end {
         let before = CpuTimes::now();
         stop::sleep(LOOK)?;
-        let cpu = CpuTimes::now().since(before);
+        let cpu = CpuTimes::now().since(&before);
         if cpu.others() + cpu.steal < error {
             break;
         }

@@ -11,14 +11,17 @@ use rustix::time::{ClockId, clock_gettime};
 const TICKS: f64 = 100.0;
 
 /// CPU time up to now, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct CpuTimes {
-    /// Of all cores, by everybody.
+    /// Of all cores, of all processes and of none: the ends of idle times are no process's.
     pub busy: f64,
     /// Taken by the hypervisor for others.
     pub steal: f64,
     /// By this process and all that it started.
     pub ours: f64,
+    /// Of each other process, and of its children that have ended, by its process id; `None` where
+    /// not all processes are seen.
+    pub theirs: Option<BTreeMap<u32, f64>>,
 }
 
 impl CpuTimes {
@@ -28,32 +31,54 @@ impl CpuTimes {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let (busy, steal) = total(&stat, up_seconds()).unwrap_or_default();
         let us = std::process::id();
-        let started: f64 = descendants(us)
-            .into_iter()
-            .map(|pid| cpu_seconds(pid) + ended_seconds(pid))
-            .sum();
+        let started = descendants(us);
+        let with_ended = |pid| cpu_seconds(pid) + ended_seconds(pid);
+        let other = |pid: &u32| *pid != us && !started.contains(pid);
+        let theirs = || all().filter(other).map(|pid| (pid, with_ended(pid)));
         Self {
             busy,
             steal,
-            ours: started + own_seconds() + ended_seconds(us),
+            ours: started.iter().copied().map(with_ended).sum::<f64>()
+                + own_seconds()
+                + ended_seconds(us),
+            theirs: all_are_seen().then(|| theirs().collect()),
         }
     }
 
-    /// Returns the difference to `before`.
+    /// Returns the difference to `before`. A process that has ended meanwhile is no difference but
+    /// its parent's.
     #[must_use]
-    pub fn since(self, before: Self) -> Self {
+    pub fn since(self, before: &Self) -> Self {
+        let theirs = self.theirs.zip(before.theirs.as_ref());
+        let differences = |(now, before): (BTreeMap<u32, f64>, &BTreeMap<u32, f64>)| {
+            let used = |pid, time| f64::max(time - before.get(&pid).unwrap_or(&0.0), 0.0);
+            now.into_iter()
+                .map(|(pid, time)| (pid, used(pid, time)))
+                .collect()
+        };
         Self {
             busy: self.busy - before.busy,
             steal: self.steal - before.steal,
             ours: self.ours - before.ours,
+            theirs: theirs.map(differences),
         }
     }
 
-    /// CPU time of everybody else.
+    /// CPU time of all other processes: where not all are seen, what cores were not idle for, beyond
+    /// ours.
     #[must_use]
-    pub fn others(self) -> f64 {
-        (self.busy - self.ours).max(0.0)
+    pub fn others(&self) -> f64 {
+        match &self.theirs {
+            Some(theirs) => theirs.values().sum(),
+            None => (self.busy - self.ours).max(0.0),
+        }
     }
+}
+
+/// Returns whether `/proc` shows the processes of the whole machine, not those of a container: the
+/// kernel's threads are among them.
+fn all_are_seen() -> bool {
+    name(2).is_some_and(|name| name == "kthreadd")
 }
 
 /// Seconds since the machine was started.
@@ -305,7 +330,10 @@ pub fn status(pid: u32, key: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::wait;
 
     #[test]
     fn cores_are_busy_while_they_are_not_idle() {
@@ -330,15 +358,47 @@ mod tests {
             busy: 10.0,
             steal: 0.0,
             ours: 4.0,
+            theirs: None,
         };
         let after = CpuTimes {
             busy: 13.0,
             steal: 0.5,
             ours: 6.5,
+            theirs: None,
         };
-        let between = after.since(before);
+        let between = after.since(&before);
         assert!((between.others() - 0.5).abs() < 1e-9);
         assert!((between.steal - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn others_are_summed_up_where_all_are_seen() {
+        let at = |theirs: &[(u32, f64)]| CpuTimes {
+            theirs: Some(theirs.iter().copied().collect()),
+            busy: 100.0,
+            ..CpuTimes::default()
+        };
+        // One goes on, one has ended, one is new.
+        let before = at(&[(2, 1.0), (7, 5.0)]);
+        let between = at(&[(2, 1.25), (9, 0.5)]).since(&before);
+        assert!((between.others() - 0.75).abs() < 1e-9);
+    }
+
+    #[test]
+    fn another_process_is_an_other_one() {
+        // A child of ours is not.
+        let before = CpuTimes::now();
+        let mut child = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .expect("a shell");
+        let used = |before: &CpuTimes| CpuTimes::now().since(before).ours;
+        wait::wait_until("the child has used CPU time", || used(&before) > 0.05);
+        if let Some(theirs) = CpuTimes::now().theirs {
+            assert!(!theirs.contains_key(&child.id()));
+            assert!(theirs.contains_key(&1), "{theirs:?}");
+        }
+        child.kill().and_then(|()| child.wait()).expect("it runs");
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn rows(
             let before_ns = round_trip(plan.cores)?;
             let (start, cpu) = (Instant::now(), CpuTimes::now());
             let values = row(plan, ports)?;
-            let cpu = CpuTimes::now().since(cpu);
+            let cpu = CpuTimes::now().since(&cpu);
             let others = (cpu.others() + cpu.steal) / start.elapsed().as_secs_f64();
             let trips_ns = [before_ns, round_trip(plan.cores)?];
             let placement = Placement::of_both(trips_ns, plan.near_below);
