@@ -18,6 +18,8 @@ enum Verdict {
     AllowData,
     /// Allowed if the argument at this offset is one of these; else it fails with `EPERM`.
     AllowValues(u32, &'static [u32]),
+    /// Allowed if its second and third argument are one of these pairs; else it fails with `EPERM`.
+    AllowPairs(&'static [(u32, u32)]),
     /// Fails with an error; the caller continues without it.
     Refuse,
 }
@@ -66,13 +68,12 @@ pub const fn requests(number: c_long, allowed: &'static [u32], _reason: &'static
     }
 }
 
-/// Allows setsockopt(2) with these numbers of options only, of whatever level. Any other fails with
-/// `EPERM`.
+/// Allows setsockopt(2) with these options only, each with its level. Any other fails with `EPERM`.
 #[must_use]
-pub const fn options(number: c_long, allowed: &'static [u32], _reason: &'static str) -> Allowed {
+pub const fn options(allowed: &'static [(u32, u32)], _reason: &'static str) -> Allowed {
     Allowed {
-        number,
-        verdict: Verdict::AllowValues(THIRD_ARGUMENT_AT, allowed),
+        number: libc::SYS_setsockopt,
+        verdict: Verdict::AllowPairs(allowed),
     }
 }
 
@@ -204,12 +205,28 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
             ]),
             // The kernel, too, reads the lower half only.
             Verdict::AllowValues(at, allowed) => {
-                let count = allowed.len() as u8;
+                let count = u8::try_from(allowed.len()).expect("a short list");
                 program.extend([jump(EQUAL, number, 0, count + 3), load(at)]);
                 let left = (0..count).rev().map(|left| left + 1);
                 let each = allowed.iter().zip(left);
                 program.extend(each.map(|(request, to)| jump(EQUAL, *request, to, 0)));
                 program.extend([fail(libc::EPERM), allow]);
+            }
+            Verdict::AllowPairs(allowed) => {
+                let pairs = allowed.iter().flat_map(|&(second, third)| {
+                    [
+                        load(SECOND_ARGUMENT_AT),
+                        jump(EQUAL, second, 0, 3),
+                        load(THIRD_ARGUMENT_AT),
+                        jump(EQUAL, third, 0, 1),
+                        allow,
+                    ]
+                });
+                let pairs: Vec<_> = pairs.collect();
+                let end = u8::try_from(pairs.len() + 1).expect("fewer than 51 pairs");
+                program.push(jump(EQUAL, number, 0, end));
+                program.extend(pairs);
+                program.push(fail(libc::EPERM));
             }
         }
     }
@@ -286,10 +303,14 @@ mod tests {
         refused(libc::SYS_openat, ""),
         requests(libc::SYS_ioctl, REQUESTS, ""),
         sockets(FAMILIES, ""),
-        options(libc::SYS_setsockopt, OPTIONS, ""),
+        options(OPTIONS, ""),
         call(libc::SYS_exit_group, ""),
     ];
-    const OPTIONS: &[u32] = &[3, libc::SO_OOBINLINE as u32];
+    const OPTIONS: &[(u32, u32)] = &[
+        (libc::SOL_SOCKET as u32, libc::SO_OOBINLINE as u32),
+        (libc::SOL_IPV6 as u32, libc::IPV6_RECVERR as u32),
+        (REQUESTS[0], 3),
+    ];
     const FAMILIES: &[u32] = &[REQUESTS[0], libc::AF_INET as u32];
     const REQUESTS: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
@@ -404,10 +425,25 @@ mod tests {
         for family in [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET] {
             assert_eq!(socket(family), refused, "family {family}");
         }
-        let option =
-            |name: i32| run_with(ARCHITECTURE, libc::SYS_setsockopt as u32, [0, name as u32]);
-        assert_eq!(option(libc::SO_OOBINLINE), libc::SECCOMP_RET_ALLOW);
-        assert_eq!(option(libc::SO_LINGER), refused);
+        let option = |level: i32, name: i32| {
+            let arguments = [level as u32, name as u32];
+            run_with(ARCHITECTURE, libc::SYS_setsockopt as u32, arguments)
+        };
+        for (level, name) in [
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+            (libc::SOL_IPV6, libc::IPV6_RECVERR),
+        ] {
+            assert_eq!(option(level, name), libc::SECCOMP_RET_ALLOW);
+        }
+        // Numbers of one level are others' at another: 25 is both of these.
+        assert_eq!(libc::SO_BINDTODEVICE, libc::IPV6_RECVERR);
+        for (level, name) in [
+            (libc::SOL_SOCKET, libc::SO_LINGER),
+            (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+            (libc::SOL_IPV6, libc::SO_OOBINLINE),
+        ] {
+            assert_eq!(option(level, name), refused, "{level} {name}");
+        }
         // The following entries of the list are not affected.
         let end = run_with(ARCHITECTURE, libc::SYS_exit_group as u32, [0, 0]);
         assert_eq!(end, libc::SECCOMP_RET_ALLOW);

@@ -55,7 +55,7 @@ const USER: &[Allowed] = &[
     sockets(&[libc::AF_INET as u32, libc::AF_INET6 as u32], "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
     call(libc::SYS_connect, "the same; finding the host's own addresses"),
-    options(libc::SYS_setsockopt, OPTIONS, "peeking, datagrams that come together, errors"),
+    options(OPTIONS, "peeking, datagrams that come together, errors"),
     call(libc::SYS_shutdown, "a guest has closed its half of a connection"),
     call(libc::SYS_bind, "random ports of questions at resolvers"),
     call(libc::SYS_getsockname, "finding the host's own addresses"),
@@ -66,16 +66,16 @@ const USER: &[Allowed] = &[
 /// Requests for the lengths of the queues of a socket (`SIOCOUTQ`, `SIOCINQ`; tcp(7)).
 const QUEUES: &[u32] = &[libc::TIOCOUTQ as u32, libc::FIONREAD as u32];
 
-/// Options of sockets (setsockopt(2)) that have a use. `SO_LINGER` is none of them: by it the
+/// Levels and options of sockets (setsockopt(2)) that have a use. `SO_LINGER` is none of them: by it the
 /// supervisor would wait when it closes the last descriptor of a connection.
-const OPTIONS: &[u32] = &[
-    libc::TCP_NODELAY as u32,
-    libc::SO_OOBINLINE as u32,
-    libc::SO_KEEPALIVE as u32,
-    libc::SO_PEEK_OFF as u32,
-    libc::UDP_GRO as u32,
-    libc::IP_RECVERR as u32,
-    libc::IPV6_RECVERR as u32,
+const OPTIONS: &[(u32, u32)] = &[
+    (libc::IPPROTO_TCP as u32, libc::TCP_NODELAY as u32),
+    (libc::SOL_SOCKET as u32, libc::SO_OOBINLINE as u32),
+    (libc::SOL_SOCKET as u32, libc::SO_KEEPALIVE as u32),
+    (libc::SOL_SOCKET as u32, libc::SO_PEEK_OFF as u32),
+    (libc::SOL_UDP as u32, libc::UDP_GRO as u32),
+    (libc::SOL_IP as u32, libc::IP_RECVERR as u32),
+    (libc::SOL_IPV6 as u32, libc::IPV6_RECVERR as u32),
 ];
 
 /// System calls that all drivers need.
@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn no_close_of_a_connection_can_be_made_to_wait() {
-        assert!(!OPTIONS.contains(&(libc::SO_LINGER as u32)));
+        let linger = (libc::SOL_SOCKET as u32, libc::SO_LINGER as u32);
+        assert!(!OPTIONS.contains(&linger));
     }
 
     #[test]
