@@ -15,6 +15,7 @@ use api::v1::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::user::has_other_network;
 use crate::json;
 
 /// Maximum number of rules and address sets of a change with an event each.
@@ -120,6 +121,7 @@ impl Object for PortSpec {
         socket(self) != socket(new)
             || interface(self) != interface(new)
             || rings(self) != rings(new)
+            || has_other_network(self, new)
     }
 
     fn next_connection(&self, new: &Self) -> Vec<String> {
@@ -233,7 +235,7 @@ fn compare(old: &Fields, new: &Fields) -> Vec<FieldChange> {
 
 #[cfg(test)]
 mod tests {
-    use api::v1::{DesiredState, SegmentSpec};
+    use api::v1::{DesiredState, PortKind, SegmentSpec};
     use serde_json::json;
 
     use super::*;
@@ -320,6 +322,34 @@ mod tests {
     }
 
     #[test]
+    fn another_network_of_a_user_port_ends_its_flows() {
+        type Change = fn(&mut PortSpec);
+        let user = |change: Change| {
+            let mut port = PortSpec::new("out", PortKind::User);
+            change(&mut port);
+            state(|s| s.ports.push(port.clone()))
+        };
+        let changes: [(Change, bool); 9] = [
+            (|port| port.network = Some("10.1.0.0/24".to_owned()), true),
+            (|port| port.network6 = Some("off".to_owned()), true),
+            (|port| port.mac = Some("02:00:00:00:00:01".to_owned()), true),
+            (|port| port.mtu = Some(1400), true),
+            (|port| port.network = Some("10.0.2.0/24".to_owned()), false),
+            (|port| port.network6 = Some("auto".to_owned()), false),
+            (|port| port.mtu = Some(1500), false),
+            (|port| port.dns = Some("off".to_owned()), false),
+            (|port| port.description = "outside".to_owned(), false),
+        ];
+        for (change, disconnects) in changes {
+            let steps = Difference::between(&user(|_| {}), &user(change)).changes;
+            assert_eq!(steps[0].disconnects, disconnects, "{steps:?}");
+        }
+        // A guest with another MTU or MAC address keeps its connection.
+        let guest = steps(|s| s.ports[0].mtu = Some(1400));
+        assert!(!guest[0].disconnects);
+    }
+
+    #[test]
     fn another_iommu_waits_for_the_next_connection() {
         let required = |port: &mut PortSpec| port.iommu = api::v1::Iommu::Required;
         let alone = steps(|s| required(&mut s.ports[0]));
@@ -339,7 +369,7 @@ mod tests {
             state(|s| {
                 s.ports.push(PortSpec {
                     secret,
-                    ..PortSpec::new("m", api::v1::PortKind::Memif)
+                    ..PortSpec::new("m", PortKind::Memif)
                 });
             })
         };

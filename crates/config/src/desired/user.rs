@@ -152,6 +152,18 @@ fn hosts(listed: &[String]) -> impl Iterator<Item = IpAddr> {
     hosts.map(Prefix::address)
 }
 
+/// Returns whether a user port gets another network: its driver process ends, and all flows.
+pub(super) fn has_other_network(old: &PortSpec, new: &PortSpec) -> bool {
+    let is_other = |of: fn(&PortSpec) -> Option<&str>, default| {
+        of(old).unwrap_or(default) != of(new).unwrap_or(default)
+    };
+    new.kind == PortKind::User
+        && (is_other(|port| port.network.as_deref(), USER_NETWORK)
+            || is_other(|port| port.network6.as_deref(), "auto")
+            || old.mac != new.mac
+            || old.mtu.unwrap_or(MTU) != new.mtu.unwrap_or(MTU))
+}
+
 /// Returns the addresses of a user port. That of the station plays no part in the checks.
 fn network(place: Place, state: &DesiredState, port: &PortSpec) -> Result<Network, Invalid> {
     let mtu = port.mtu.unwrap_or(MTU);
