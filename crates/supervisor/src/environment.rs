@@ -7,8 +7,9 @@ use super::heartbeat;
 /// Log filter; see [`process::log`].
 const LOG: &str = "LASTHOP_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// Log targets: the crates and programs that log.
-const TARGETS: [&str; 7] = [
+/// Log targets: the crates and programs that log, and access lists.
+const TARGETS: [&str; 8] = [
+    "acl",
     "lasthop",
     "lasthop_supervisor",
     "process",
@@ -72,7 +73,14 @@ mod tests {
 
     #[test]
     fn levels_and_targets_choose_lines_and_nothing_else_does() {
-        for right in ["", "info", "DEBUG", "off", "warn,control::engine=debug"] {
+        for right in [
+            "",
+            "info",
+            "DEBUG",
+            "off",
+            "warn,control::engine=debug",
+            "warn,acl=info",
+        ] {
             assert!(is_filter(right), "{right}");
         }
         for invalid in [

@@ -10,10 +10,10 @@ use port::EventLimiter;
 use wire::flow::FlowKey;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Rules whose limiters are kept, unless more rules were active limiters.
+/// Rules whose limiters are kept, unless more rules are active.
 const MAX_LIMITERS: usize = 4096;
 
-/// Limiters of the rules that have logged limiters.
+/// Limiters of the rules that have logged.
 #[derive(Debug, Default)]
 pub(super) struct AccessLog {
     limiters: HashMap<RuleId, EventLimiter>,
