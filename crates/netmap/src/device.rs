@@ -141,7 +141,11 @@ impl Library for Netmap {
         fd: RawFd,
         event: Option<(u32, u64)>,
     ) -> Result<(), Errno> {
-        epolls::ENTRIES.control(epoll, operation, fd, event)
+        epolls::control(epoll, operation, fd, event)
+    }
+
+    fn take_own(events: &mut [epoll_event]) -> Option<usize> {
+        epolls::take_own(events)
     }
 
     fn epoll_wait(

@@ -6,7 +6,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use interpose::epolls::Entries;
+use interpose::epolls::{self, Entries, Waker};
 use interpose::{Mask, system};
 use libc::{epoll_event, pollfd};
 use rustix::io::Errno;
@@ -19,6 +19,31 @@ const MOST: usize = 63;
 
 /// The devices in instances.
 pub(crate) static ENTRIES: Entries = Entries::new(MOST);
+/// Wakes a thread that waits for an instance in which another thread changes something.
+static WAKER: Waker = Waker::new();
+
+/// epoll_ctl(2) for a device; `event`: events and data. A thread that waits for the instance waits
+/// for the device, too.
+///
+/// # Errors
+/// Those of epoll_ctl(2).
+pub(crate) fn control(
+    epoll: RawFd,
+    operation: i32,
+    fd: RawFd,
+    event: Option<(u32, u64)>,
+) -> Result<(), Errno> {
+    ENTRIES.control(epoll, operation, fd, event)?;
+    if operation != libc::EPOLL_CTL_DEL {
+        WAKER.wake(epoll);
+    }
+    Ok(())
+}
+
+/// Takes the library's own event out of those that were found: see [`Waker::take`].
+pub(crate) fn take_own(events: &mut [epoll_event]) -> Option<usize> {
+    WAKER.take(events)
+}
 
 /// epoll_pwait2(2) of an instance with devices.
 ///
@@ -33,6 +58,27 @@ pub(crate) fn wait(
     if events.is_empty() {
         return Err(Errno::INVAL);
     }
+    let now = sys::time::monotonic;
+    let until = limit.and_then(|limit| now().checked_add(limit));
+    epolls::begins();
+    let found = loop {
+        let left = until.map(|until| until.saturating_sub(now()));
+        let found = wait_once(epoll, events, left, mask);
+        // Another thread may have taken what was there, or changed what is waited for.
+        if found != Ok(0) || until.is_some_and(|until| now() >= until) {
+            break found;
+        }
+    };
+    epolls::ends();
+    found
+}
+
+fn wait_once(
+    epoll: RawFd,
+    events: &mut [epoll_event],
+    limit: Option<Duration>,
+    mask: Mask,
+) -> Result<usize, Errno> {
     let mut entries = ENTRIES.of(epoll);
     entries.retain(|entry| entry.requested() != 0 && DEVICES.is_ours(entry.fd));
     let of = |fd, events| pollfd {
@@ -61,8 +107,12 @@ pub(crate) fn wait(
     }
     if fds[0].revents != 0 && written < events.len() {
         let rest = &mut events[written..];
-        let more = system::epoll_wait(epoll, rest, Some(Duration::ZERO), Mask::NONE);
-        written += more.unwrap_or(0);
+        match system::epoll_wait(epoll, rest, Some(Duration::ZERO), Mask::NONE) {
+            Ok(more) => written += WAKER.take(&mut rest[..more]).unwrap_or(more),
+            // Another thread has closed the instance.
+            Err(error) if written == 0 => return Err(error),
+            Err(_) => {}
+        }
     }
     Ok(written)
 }

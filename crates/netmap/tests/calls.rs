@@ -614,6 +614,26 @@ fn waits_of_all_kinds_see_frames_and_other_descriptors() {
     assert_eq!(found(None), [8], "it was to be reported once");
     Netmap::epoll_control(raw, libc::EPOLL_CTL_MOD, fd.0, Some((wanted, 9))).unwrap();
     assert_eq!(found(None), [9, 8]);
+
+    // A thread that waits finds a device that another thread switches on meanwhile.
+    sys::event::clear(&other);
+    Netmap::epoll_control(raw, libc::EPOLL_CTL_MOD, fd.0, Some((0, 9))).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+            let limit = Some(Duration::from_secs(60));
+            let count = Netmap::epoll_wait(raw, &mut events, limit, Mask::NONE).unwrap();
+            (count, events[0].u64)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        Netmap::epoll_control(raw, libc::EPOLL_CTL_MOD, fd.0, Some((wanted, 10))).unwrap();
+        assert_eq!(waiting.join().unwrap(), (1, 10));
+    });
+    // A number that has become another file's ends a wait.
+    sys::event::ring(&other).unwrap();
+    let mut none = [epoll_event { events: 0, u64: 0 }];
+    let gone = Netmap::epoll_wait(other.as_raw_fd(), &mut none, None, Mask::NONE);
+    assert_eq!(gone, Err(Errno::INVAL));
     Netmap::epoll_control(raw, libc::EPOLL_CTL_DEL, fd.0, None).unwrap();
     assert!(!Netmap::concerns(raw));
 

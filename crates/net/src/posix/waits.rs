@@ -204,7 +204,12 @@ fn epoll_wait(
         net.wait_for(&requested, &mut others, (left, mask), Some(&set))?;
         let mut written = take(net, &interests, events);
         if others[0].revents != 0 {
-            written += take_others(epoll, &mut events[written..]);
+            match take_others(epoll, &mut events[written..]) {
+                Ok(found) => written += found,
+                // Another thread has closed the instance.
+                Err(error) if written == 0 => return Err(error),
+                Err(_) => {}
+            }
         }
         // Another thread may have taken what was there, or changed what is waited for.
         if written > 0 || until.is_some_and(|until| now() >= until) {
@@ -214,13 +219,16 @@ fn epoll_wait(
 }
 
 /// Writes the events of descriptors that are not ours; returns how many there are.
-fn take_others(epoll: RawFd, events: &mut [epoll_event]) -> usize {
+///
+/// # Errors
+/// Those of epoll_pwait2(2).
+fn take_others(epoll: RawFd, events: &mut [epoll_event]) -> Result<usize, Errno> {
     if events.is_empty() {
-        return 0;
+        return Ok(0);
     }
-    let found = system::epoll_wait(epoll, events, Some(Duration::ZERO), Mask::NONE);
-    let found = found.unwrap_or(0).min(events.len());
-    WAKER.take(&mut events[..found]).unwrap_or(found)
+    let found = system::epoll_wait(epoll, events, Some(Duration::ZERO), Mask::NONE)?;
+    let found = found.min(events.len());
+    Ok(WAKER.take(&mut events[..found]).unwrap_or(found))
 }
 
 /// Writes the events of sockets; returns how many there are.
