@@ -171,6 +171,18 @@ pub const FLOWS_MAX: u32 = api::v1::USER_FLOWS_MAX;
 /// Most flows of a user port whose sockets outlive its driver process.
 pub const FLOWS_KEPT: u32 = api::v1::USER_KEPT_MAX;
 
+/// Bytes of the record of a DHCP lease of a user port.
+pub const LEASE_RECORD: usize = 24;
+/// Most DHCP leases of a user port (`usernet::services::LEASES_MAX`).
+pub const LEASES_KEPT: u32 = 4096;
+
+/// Returns the length of the memory for what outlives the driver process of a user port: records of
+/// so many flows, then those of leases.
+#[must_use]
+pub fn records_len(flows: u32) -> u64 {
+    u64::from(flows) * FLOW_RECORD as u64 + u64::from(LEASES_KEPT) * LEASE_RECORD as u64
+}
+
 /// A port in the segment of a user port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UserGuest {

@@ -601,10 +601,11 @@ pub enum SupervisorEvent {
     KernelDrops(Vec<(String, u64)>),
     /// Driver: the network of its user port, after its queue, and after each change.
     UserNetwork(Box<UserNetwork>),
-    /// Driver: the memory for records of flows of its user port, after the network. Descriptor: the
-    /// memory.
+    /// Driver: the memory for records of flows and leases of its user port, after the network.
+    /// Descriptor: the memory.
     FlowRecords {
-        /// Number of records.
+        /// Number of records of flows; leases are behind them
+        /// ([`crate::driving::records_len`]).
         slots: u32,
     },
     /// Driver: sockets of its predecessor's flows, by the numbers of their records; none behind the

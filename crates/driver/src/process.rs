@@ -499,6 +499,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
         Some(user) => {
             let inherited = Inherited {
                 records: user.records,
+                leases: user.leases,
                 flows: user.flows,
                 outbox: mail.outbox.clone(),
             };

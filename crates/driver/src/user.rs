@@ -24,6 +24,7 @@ mod forwards;
 mod gateway;
 mod guests;
 mod kept;
+mod kept_leases;
 mod listing;
 mod memory;
 mod questions;
@@ -68,6 +69,7 @@ use gateway::{Desired, Gateway, Waiting};
 use guests::Guests;
 use kept::Keeper;
 pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
+pub(crate) use kept_leases::KeptLeases;
 use memory::Bytes;
 use questions::{Questions, Reply};
 use sends::{Segments, Sends};
@@ -145,6 +147,7 @@ impl Orders {
 #[derive(Debug)]
 pub(crate) struct Inherited {
     pub(crate) records: Records,
+    pub(crate) leases: KeptLeases,
     pub(crate) flows: Vec<KeptFlow>,
     pub(crate) outbox: Arc<Outbox>,
 }
@@ -158,6 +161,7 @@ pub(crate) struct UserWorker {
     /// Buffers of frames whose bytes have not left yet.
     held: Vec<u16>,
     echoes: Echoes,
+    leases: KeptLeases,
     gateway: Gateway,
 }
 
@@ -229,6 +233,8 @@ impl UserWorker {
         services
             .leases_mut()
             .reserve(settings::reserved(&desired.network));
+        let mut leases = inherited.leases;
+        leases.restore(services.leases_mut(), now());
         let zone = settings::zone(&desired.network, services.leases());
         let resolvers = settings::resolvers(&desired.network);
         let questions = Questions::new(epoll.try_clone()?, network, zone, resolvers);
@@ -267,6 +273,7 @@ impl UserWorker {
             from_switch,
             held: Vec::with_capacity(BATCH),
             echoes,
+            leases,
             gateway,
         };
         worker.restore(inherited.flows);
@@ -389,6 +396,7 @@ impl UserWorker {
         self.keep(now, !is_running);
         self.gateway.guests.take_back()?;
         let mut moved = self.receive(now)?;
+        self.leases.follow(self.gateway.services.leases_mut());
         if is_running {
             moved |= self.serve(now);
             self.expire(now);

@@ -73,6 +73,11 @@ fn sees_refusals_and_lease(lasthop: &Lasthop, address: &str) {
     assert!(user["dns_questions"].as_u64() > Some(1), "{user}");
     let stats = lasthop.ok(&["stats", "out"]);
     assert!(stats.contains("user-denied"), "{stats}");
+    sees_lease(lasthop, address);
+}
+
+/// The operator sees a guest's address.
+fn sees_lease(lasthop: &Lasthop, address: &str) {
     let leases = lasthop.json(&["user", "leases", "out"]);
     let lease = &leases["leases"][0];
     assert_eq!(
@@ -300,6 +305,22 @@ fn a_guest_reaches_the_outside_and_nothing_else() {
         });
     }
     assert_eq!(transfer.wait(LIMIT), "right");
+
+    turn.step("the lease outlives drivers, and Lasthop before an upgrade");
+    for upgrades in [false, true] {
+        if upgrades {
+            lasthop.ok(&["upgrade"]);
+        }
+        wait_for("its driver", || driver_pid(&lasthop, "out"));
+        sees_lease(&lasthop, &address);
+        // By its name, which leads to the lease; the guest has not asked for one again.
+        let serving = vm1.start(&answer("third"));
+        assert_eq!(
+            wait_for("the guest answers by its name", forwarded),
+            "third\n"
+        );
+        serving.wait(LIMIT);
+    }
     wait_for("it serves", || {
         reaches(&mut vm1, OUTSIDE, 8000).then_some(())
     });

@@ -28,7 +28,7 @@ use crate::network::{Network, Refusal};
 pub use errors::Errors;
 pub use icmp::IcmpError;
 pub use incoming::Checksum;
-pub use leases::{LEASE_SECONDS, LEASES_MAX, Lease, Leases};
+pub use leases::{LEASE_SECONDS, LEASE_TIME, LEASES_MAX, Lease, Leases};
 pub use neighbours::{Offer, ROUTER_LIFETIME};
 
 use incoming::{Body, Incoming, Packet};

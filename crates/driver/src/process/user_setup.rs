@@ -10,13 +10,14 @@ use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::user_reports::UserQuestion;
 
 use super::SupervisorLink;
-use crate::user::{Forward, KeptFlow, Records};
+use crate::user::{Forward, KeptFlow, KeptLeases, Records};
 
 /// The descriptors and parameters of a user port.
 pub(super) struct UserSetup {
     pub(super) network: UserNetwork,
     pub(super) forwards: Vec<Forward>,
     pub(super) records: Records,
+    pub(super) leases: KeptLeases,
     pub(super) flows: Vec<KeptFlow>,
     /// A ping of the supervisor that was not answered.
     pub(super) ping: Option<SupervisorEvent>,
@@ -126,7 +127,8 @@ pub(super) fn receive(link: &mut SupervisorLink) -> io::Result<UserSetup> {
     let Received::Message(SupervisorEvent::FlowRecords { slots }, fds) = link.recv()? else {
         return Err(bad());
     };
-    let records = Records::new(fds.first().ok_or_else(bad)?, slots)?;
+    let file = fds.first().ok_or_else(bad)?;
+    let (records, leases) = (Records::new(file, slots)?, KeptLeases::new(file, slots)?);
     let mut meanwhile = Meanwhile::default();
     let flows = meanwhile.flows(link, slots)?;
     let forwards = meanwhile.forwards(link)?;
@@ -134,6 +136,7 @@ pub(super) fn receive(link: &mut SupervisorLink) -> io::Result<UserSetup> {
         network: meanwhile.network.unwrap_or(*network),
         forwards,
         records,
+        leases,
         flows,
         ping: meanwhile.ping,
         question: meanwhile.question,

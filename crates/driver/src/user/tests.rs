@@ -88,7 +88,7 @@ const SLOTS: u32 = 4;
 
 /// Memory for records.
 fn records() -> OwnedFd {
-    sys::file::fixed("records", u64::from(SLOTS) * usernet::RECORD_LEN as u64).unwrap()
+    sys::file::fixed("records", channel::driving::records_len(SLOTS)).unwrap()
 }
 
 impl World {
@@ -103,6 +103,7 @@ impl World {
         let outbox = Arc::new(Outbox::new().unwrap());
         let inherited = Inherited {
             records: Records::new(records, SLOTS).unwrap(),
+            leases: KeptLeases::new(records, SLOTS).unwrap(),
             flows,
             outbox: outbox.clone(),
         };

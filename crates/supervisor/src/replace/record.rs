@@ -153,7 +153,7 @@ pub(crate) struct PassedUsers {
 pub(crate) struct PassedFlows {
     /// The name of the port.
     pub(crate) port: String,
-    /// The memory for records, and their number.
+    /// The memory for records of flows and leases, and the number of the former.
     pub(crate) records: FdIndex,
     pub(crate) slots: u32,
     /// Sockets by the numbers of their records.

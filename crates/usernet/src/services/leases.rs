@@ -23,7 +23,8 @@ const DECLINED_MAX: usize = 64;
 /// How far behind its first candidate a guest's remembered address may lie.
 const REMEMBERED: u32 = 64;
 
-const LEASE: Nanos = LEASE_SECONDS as Nanos * 1_000_000_000;
+/// Time of a lease in nanoseconds.
+pub const LEASE_TIME: Nanos = LEASE_SECONDS as Nanos * 1_000_000_000;
 
 /// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Leases {
     leases: BTreeMap<MacAddr, (Ipv4Addr, Nanos)>,
     owners: BTreeMap<Ipv4Addr, MacAddr>,
     declined: BTreeMap<Ipv4Addr, Nanos>,
+    /// Stations whose leases have changed since [`Leases::take_changed`].
+    changed: Vec<MacAddr>,
 }
 
 impl Leases {
@@ -56,6 +59,7 @@ impl Leases {
             leases: BTreeMap::new(),
             owners: BTreeMap::new(),
             declined: BTreeMap::new(),
+            changed: Vec::new(),
         }
     }
 
@@ -83,6 +87,22 @@ impl Leases {
             until,
         };
         self.leases.iter().map(lease)
+    }
+
+    /// Returns the lease of a station.
+    #[must_use]
+    pub fn of(&self, mac: MacAddr) -> Option<Lease> {
+        let &(address, until) = self.leases.get(&mac)?;
+        Some(Lease {
+            mac,
+            address,
+            until,
+        })
+    }
+
+    /// Returns the stations whose leases have changed or are gone since the last call, some twice.
+    pub fn take_changed(&mut self) -> Vec<MacAddr> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Returns the address for a station; `None` if none is free. `remembered` is the one that the
@@ -159,7 +179,7 @@ impl Leases {
         self.insert(Lease {
             mac,
             address,
-            until: now.saturating_add(LEASE),
+            until: now.saturating_add(LEASE_TIME),
         });
     }
 
@@ -173,12 +193,14 @@ impl Leases {
         }
         self.forget(lease.mac);
         self.owners.insert(lease.address, lease.mac);
+        self.changed.push(lease.mac);
         self.leases.insert(lease.mac, (lease.address, lease.until));
     }
 
     fn forget(&mut self, mac: MacAddr) {
         if let Some((address, _)) = self.leases.remove(&mac) {
             self.owners.remove(&address);
+            self.changed.push(mac);
         }
     }
 
@@ -188,6 +210,7 @@ impl Leases {
             && *own == address
         {
             *until = now.min(*until);
+            self.changed.push(mac);
         }
     }
 
@@ -203,7 +226,8 @@ impl Leases {
         self.forget(mac);
         self.declined.retain(|_, until| *until > now);
         if self.declined.len() < DECLINED_MAX && self.network.contains(IpAddr::V4(address)) {
-            self.declined.insert(address, now.saturating_add(LEASE));
+            self.declined
+                .insert(address, now.saturating_add(LEASE_TIME));
         }
     }
 }

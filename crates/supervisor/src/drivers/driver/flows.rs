@@ -1,4 +1,5 @@
-//! Sockets of flows of a user port, which outlive its driver process.
+//! Sockets of flows of a user port, which outlive its driver process, and memory for records of flows
+//! and leases.
 //!
 //! A driver that is not trusted fills this: numbers and their count are bounded, and the records
 //! beside the sockets are only the drivers' to read.
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use channel::driving::{FLOW_RECORD, FLOWS_KEPT};
+use channel::driving::{FLOWS_KEPT, records_len};
 use rustix::process::{Resource, getrlimit};
 use sys::descriptors::MAX_FDS;
 
@@ -35,7 +36,7 @@ impl KeptFlows {
         let slots = u32::try_from(share)
             .unwrap_or(u32::MAX)
             .clamp(1, FLOWS_KEPT);
-        let records = sys::file::fixed("lasthop-flows", u64::from(slots) * FLOW_RECORD as u64)?;
+        let records = sys::file::fixed("lasthop-flows", records_len(slots))?;
         Ok(Self::of(records, slots, BTreeMap::new()))
     }
 

@@ -129,7 +129,7 @@ impl UserPort {
         self.effective.is_some()
     }
 
-    /// Sends a new process the network, and the memory for records of flows.
+    /// Sends a new process the network, and the memory for records of flows and leases.
     ///
     /// # Errors
     /// The system's refusal.

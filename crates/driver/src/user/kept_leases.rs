@@ -1,0 +1,289 @@
+//! Leases that outlive the process: they are in memory of the supervisor's, behind the records of
+//! flows.
+//!
+//! A lease has one record as long as it lasts. A successor reads the records as if an enemy had
+//! written them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use channel::driving::{FLOW_RECORD, LEASE_RECORD, LEASES_KEPT};
+use mapping::{Mapping, MappingError};
+use usernet::Nanos;
+use usernet::services::{LEASE_TIME, LEASES_MAX, Lease, Leases};
+use wire::MacAddr;
+
+const _: () = assert!(LEASES_KEPT as usize == LEASES_MAX && LEASE_RECORD == 8 * WORDS);
+/// Words of a record: version and station; address; end of the lease.
+const WORDS: usize = 3;
+/// Version of the encoding; a record that starts with 0 is none.
+const VERSION: u8 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct KeptLeases {
+    /// `None` beside a supervisor whose memory has no room for leases: that of a version before.
+    memory: Option<Mapping>,
+    /// Number of each station's record.
+    places: BTreeMap<MacAddr, u32>,
+    free: Vec<u32>,
+}
+
+impl KeptLeases {
+    /// Maps the leases of a file that has so many records of flows before them.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new(file: &OwnedFd, slots: u32) -> io::Result<Self> {
+        let len = u64::from(LEASES_KEPT) * LEASE_RECORD as u64;
+        let memory = match Mapping::shared(file, len, u64::from(slots) * FLOW_RECORD as u64) {
+            Ok(memory) => Some(memory),
+            Err(MappingError::FileTooShort { .. }) => None,
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        Ok(Self {
+            memory,
+            places: BTreeMap::new(),
+            free: (0..LEASES_KEPT).rev().collect(),
+        })
+    }
+
+    /// Continues the leases of a predecessor, as far as their records are sound.
+    pub(super) fn restore(&mut self, leases: &mut Leases, now: Nanos) {
+        self.free.clear();
+        for place in (0..LEASES_KEPT).rev() {
+            if let Some(lease) = self.read(place)
+                && lease.until > now
+                && !self.places.contains_key(&lease.mac)
+            {
+                let until = lease.until.min(now.saturating_add(LEASE_TIME));
+                leases.restore(Lease { until, ..lease });
+                if leases.of(lease.mac).is_some() {
+                    self.places.insert(lease.mac, place);
+                    continue;
+                }
+            }
+            self.clear(place);
+        }
+        self.follow(leases);
+    }
+
+    /// Writes what has changed.
+    pub(super) fn follow(&mut self, leases: &mut Leases) {
+        let changed = leases.take_changed();
+        // Those that are gone first: their records may be needed.
+        for mac in &changed {
+            if leases.of(*mac).is_none()
+                && let Some(place) = self.places.remove(mac)
+            {
+                self.clear(place);
+            }
+        }
+        for mac in changed {
+            let Some(lease) = leases.of(mac) else {
+                continue;
+            };
+            let known = self.places.get(&mac).copied();
+            if let Some(place) = known.or_else(|| self.free.pop()) {
+                self.places.insert(mac, place);
+                self.write(place, lease);
+            }
+        }
+    }
+
+    fn word(&self, place: u32, word: usize) -> Option<&AtomicU64> {
+        assert!(place < LEASES_KEPT && word < WORDS, "no such record");
+        let at = place as usize * LEASE_RECORD + 8 * word;
+        let start = self.memory.as_ref()?.as_ptr();
+        // SAFETY: the record lies inside the mapping, which starts behind records of whole words, so
+        // that the word is aligned; all accesses are atomic, and the mapping lives as long as `self`.
+        Some(unsafe { AtomicU64::from_ptr(start.wrapping_add(at).cast()) })
+    }
+
+    fn read(&self, place: u32) -> Option<Lease> {
+        let word = |word| Some(self.word(place, word)?.load(Ordering::Acquire));
+        let [version, _, mac @ ..] = word(0)?.to_le_bytes();
+        Some(Lease {
+            mac: (version == VERSION).then_some(MacAddr(mac))?,
+            address: Ipv4Addr::from(u32::try_from(word(1)?).ok()?),
+            until: word(2)?,
+        })
+    }
+
+    /// Writes a record, its version last: before that it is none.
+    fn write(
+        &self,
+        place: u32,
+        Lease {
+            mac,
+            address,
+            until,
+        }: Lease,
+    ) {
+        let [a, b, c, d, e, f] = mac.0;
+        let version = u64::from_le_bytes([VERSION, 0, a, b, c, d, e, f]);
+        let words = [version, u64::from(u32::from(address)), until];
+        self.store(place, 0, 0);
+        for (at, word) in words.into_iter().enumerate().rev() {
+            self.store(place, at, word);
+        }
+    }
+
+    fn clear(&mut self, place: u32) {
+        self.store(place, 0, 0);
+        self.free.push(place);
+    }
+
+    fn store(&self, place: u32, at: usize, value: u64) {
+        if let Some(word) = self.word(place, at)
+            // Memory that was never written to takes none.
+            && word.load(Ordering::Relaxed) != value
+        {
+            word.store(value, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+    use usernet::network::Network;
+
+    use super::*;
+
+    const SLOTS: u32 = 2;
+    const NOW: Nanos = 1_000_000_000_000;
+
+    fn network() -> Network {
+        let prefix = "10.0.2.0/24".parse().unwrap();
+        Network::new(prefix, None, MacAddr([2, 0, 0, 0, 0, 1]), 1500).unwrap()
+    }
+
+    fn file() -> OwnedFd {
+        sys::file::fixed("records", channel::driving::records_len(SLOTS)).unwrap()
+    }
+
+    fn mac(last: u8) -> MacAddr {
+        MacAddr([0x52, 0x54, 0, 0, 0, last])
+    }
+
+    fn give(leases: &mut Leases, mac: MacAddr, now: Nanos) -> Ipv4Addr {
+        let address = leases.address_of(mac, None, now).unwrap();
+        leases.lease(mac, address, now);
+        address
+    }
+
+    /// The leases that a new process has.
+    fn restored(file: &OwnedFd, now: Nanos) -> Leases {
+        let mut leases = Leases::new(network());
+        let mut kept = KeptLeases::new(file, SLOTS).unwrap();
+        kept.restore(&mut leases, now);
+        assert_eq!(leases.take_changed(), []);
+        leases
+    }
+
+    #[test]
+    fn leases_outlive_the_process_with_their_time() {
+        let file = file();
+        let (mut leases, mut kept) = (
+            Leases::new(network()),
+            KeptLeases::new(&file, SLOTS).unwrap(),
+        );
+        for last in 0..5 {
+            give(&mut leases, mac(last), NOW);
+        }
+        kept.follow(&mut leases);
+        // One is renewed, and one is given back.
+        give(&mut leases, mac(1), NOW + 10);
+        let address = leases.of(mac(2)).unwrap().address;
+        leases.release(mac(2), address, NOW + 10);
+        kept.follow(&mut leases);
+        let after = restored(&file, NOW + 20);
+        let expected: Vec<Lease> = leases.iter().filter(|lease| lease.mac != mac(2)).collect();
+        assert_eq!(after.iter().collect::<Vec<_>>(), expected);
+        assert_eq!(after.iter().count(), 4);
+        assert_eq!(restored(&file, NOW + 20 + LEASE_TIME).iter().count(), 0);
+    }
+
+    #[test]
+    fn a_lease_that_makes_room_leaves_no_record() {
+        let prefix = "10.0.0.0/16".parse().unwrap();
+        let wide = Network::new(prefix, None, MacAddr([2, 0, 0, 0, 0, 1]), 1500).unwrap();
+        let file = file();
+        let (mut leases, mut kept) = (Leases::new(wide), KeptLeases::new(&file, SLOTS).unwrap());
+        for n in 0..LEASES_KEPT + 10 {
+            let [.., a, b] = n.to_be_bytes();
+            give(
+                &mut leases,
+                MacAddr([0x52, 0x54, 0, 0, a, b]),
+                NOW + u64::from(n),
+            );
+            kept.follow(&mut leases);
+        }
+        let mut after = Leases::new(wide);
+        KeptLeases::new(&file, SLOTS)
+            .unwrap()
+            .restore(&mut after, NOW + 5000);
+        assert_eq!(after.iter().count(), LEASES_MAX);
+        assert!(after.iter().eq(leases.iter()));
+    }
+
+    #[test]
+    fn memory_of_a_version_before_has_no_leases() {
+        let file = sys::file::fixed("records", u64::from(SLOTS) * FLOW_RECORD as u64).unwrap();
+        let (mut leases, mut kept) = (
+            Leases::new(network()),
+            KeptLeases::new(&file, SLOTS).unwrap(),
+        );
+        kept.restore(&mut leases, NOW);
+        give(&mut leases, mac(1), NOW);
+        kept.follow(&mut leases);
+        assert_eq!(leases.take_changed(), []);
+        assert_eq!(restored(&file, NOW).iter().count(), 0);
+    }
+
+    /// Version, station, address and end of a lease: often those of others, or nearly right.
+    fn record() -> impl Strategy<Value = (u8, [u8; 6], [u8; 4], u64)> {
+        let mac = prop_oneof![any::<[u8; 6]>(), (0u8..4).prop_map(|last| mac(last).0)];
+        let until = prop_oneof![any::<u64>(), NOW - 10..NOW + LEASE_TIME + 10];
+        let ip = (any::<[u8; 3]>(), prop_oneof![any::<u8>(), 14u8..20]);
+        let ip = ip.prop_map(|([a, b, c], d)| [a, b, c, d]);
+        (0u8..3, mac, ip, until)
+    }
+
+    proptest! {
+        #[test]
+        fn records_of_an_enemy_are_leases_of_the_network_or_none(
+            records in prop::collection::vec(record(), 0..20),
+            is_near in any::<bool>(),
+        ) {
+            let file = file();
+            for (place, (version, mac, ip, until)) in records.into_iter().enumerate() {
+                let mut record = vec![version, 0];
+                record.extend(mac);
+                let ip = if is_near { [10, 0, 2, ip[3]] } else { ip };
+                record.extend(u64::from(u32::from_be_bytes(ip)).to_le_bytes());
+                record.extend(until.to_le_bytes());
+                let at = SLOTS as usize * FLOW_RECORD + place * LEASE_RECORD;
+                rustix::io::pwrite(&file, &record, at as u64).unwrap();
+            }
+            let leases = restored(&file, NOW);
+            let mut addresses: Vec<Ipv4Addr> = leases.iter().map(|lease| lease.address).collect();
+            for lease in leases.iter() {
+                prop_assert!(network().may_be_guest(IpAddr::V4(lease.address)));
+                prop_assert!(lease.mac.is_station());
+                prop_assert!((NOW..=NOW + LEASE_TIME).contains(&lease.until));
+            }
+            addresses.sort();
+            addresses.dedup();
+            prop_assert_eq!(addresses.len(), leases.iter().count());
+            // What was not sound is gone: another process sees the same.
+            prop_assert!(restored(&file, NOW).iter().eq(leases.iter()));
+        }
+    }
+}
