@@ -64,8 +64,8 @@ impl CpuTimes {
         }
     }
 
-    /// CPU time of all other processes: where not all are seen, what cores were not idle for, beyond
-    /// ours.
+    /// CPU time of all other processes: where not all are seen, what cores were not idle for,
+    /// beyond ours.
     #[must_use]
     pub fn others(&self) -> f64 {
         match &self.theirs {

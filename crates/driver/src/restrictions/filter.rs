@@ -66,8 +66,8 @@ const USER: &[Allowed] = &[
 /// Requests for the lengths of the queues of a socket (`SIOCOUTQ`, `SIOCINQ`; tcp(7)).
 const QUEUES: &[u32] = &[libc::TIOCOUTQ as u32, libc::FIONREAD as u32];
 
-/// Levels and options of sockets (setsockopt(2)) that have a use. `SO_LINGER` is none of them: by it the
-/// supervisor would wait when it closes the last descriptor of a connection.
+/// Levels and options of sockets (setsockopt(2)) that have a use. `SO_LINGER` is none of them: by
+/// it the supervisor would wait when it closes the last descriptor of a connection.
 const OPTIONS: &[(u32, u32)] = &[
     (libc::IPPROTO_TCP as u32, libc::TCP_NODELAY as u32),
     (libc::SOL_SOCKET as u32, libc::SO_OOBINLINE as u32),

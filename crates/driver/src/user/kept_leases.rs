@@ -98,8 +98,9 @@ impl KeptLeases {
         assert!(place < LEASES_KEPT && word < WORDS, "no such record");
         let at = place as usize * LEASE_RECORD + 8 * word;
         let start = self.memory.as_ref()?.as_ptr();
-        // SAFETY: the record lies inside the mapping, which starts behind records of whole words, so
-        // that the word is aligned; all accesses are atomic, and the mapping lives as long as `self`.
+        // SAFETY: the record lies inside the mapping, which starts behind records of whole words,
+        // so that the word is aligned; all accesses are atomic, and the mapping lives as long as
+        // `self`.
         Some(unsafe { AtomicU64::from_ptr(start.wrapping_add(at).cast()) })
     }
 

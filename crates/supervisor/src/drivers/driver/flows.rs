@@ -1,5 +1,5 @@
-//! Sockets of flows of a user port, which outlive its driver process, and memory for records of flows
-//! and leases.
+//! Sockets of flows of a user port, which outlive its driver process, and memory for records of
+//! flows and leases.
 //!
 //! A driver that is not trusted fills this: numbers and their count are bounded, and the records
 //! beside the sockets are only the drivers' to read.
