@@ -68,7 +68,7 @@ use forwards::Forwards;
 use gateway::{Desired, Gateway, Waiting};
 use guests::Guests;
 use kept::Keeper;
-pub(crate) use kept::{KeptFlow, Letter, Outbox, Records};
+pub(crate) use kept::{FlowRecords, KeptFlow, Letter, Outbox};
 pub(crate) use kept_leases::KeptLeases;
 use memory::Bytes;
 use questions::{Questions, Reply};
@@ -146,7 +146,7 @@ impl Orders {
 /// The part of a predecessor that is left, and the way to leave the same to a successor.
 #[derive(Debug)]
 pub(crate) struct Inherited {
-    pub(crate) records: Records,
+    pub(crate) records: FlowRecords,
     pub(crate) leases: KeptLeases,
     pub(crate) flows: Vec<KeptFlow>,
     pub(crate) outbox: Arc<Outbox>,

@@ -10,13 +10,13 @@ use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::user_reports::UserQuestion;
 
 use super::SupervisorLink;
-use crate::user::{Forward, KeptFlow, KeptLeases, Records};
+use crate::user::{FlowRecords, Forward, KeptFlow, KeptLeases};
 
 /// The descriptors and parameters of a user port.
 pub(super) struct UserSetup {
     pub(super) network: UserNetwork,
     pub(super) forwards: Vec<Forward>,
-    pub(super) records: Records,
+    pub(super) records: FlowRecords,
     pub(super) leases: KeptLeases,
     pub(super) flows: Vec<KeptFlow>,
     /// A ping of the supervisor that was not answered.
@@ -128,7 +128,10 @@ pub(super) fn receive(link: &mut SupervisorLink) -> io::Result<UserSetup> {
         return Err(bad());
     };
     let file = fds.first().ok_or_else(bad)?;
-    let (records, leases) = (Records::new(file, slots)?, KeptLeases::new(file, slots)?);
+    let (records, leases) = (
+        FlowRecords::new(file, slots)?,
+        KeptLeases::new(file, slots)?,
+    );
     let mut meanwhile = Meanwhile::default();
     let flows = meanwhile.flows(link, slots)?;
     let forwards = meanwhile.forwards(link)?;

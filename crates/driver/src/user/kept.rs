@@ -16,12 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use channel::driving::FLOW_RECORD;
 use channel::user_reports::UserPage;
-use mapping::Mapping;
+use mapping::{Mapping, MappingError};
 use sys::event;
 use usernet::RECORD_LEN;
 
 const _: () = assert!(RECORD_LEN == FLOW_RECORD);
-const WORDS: usize = RECORD_LEN / 8;
 
 /// A flow of a predecessor: the number of its record, and its socket.
 #[derive(Debug)]
@@ -30,34 +29,52 @@ pub(crate) struct KeptFlow {
     pub(crate) socket: OwnedFd,
 }
 
-/// Memory for records, which the supervisor made.
+/// Memory for records of so many bytes each, which the supervisor made. A record that starts with 0
+/// is none.
 #[derive(Debug)]
-pub(crate) struct Records {
+pub(crate) struct Records<const LEN: usize> {
     mapping: Mapping,
     slots: u32,
 }
 
-impl Records {
+/// Records of flows.
+pub(crate) type FlowRecords = Records<RECORD_LEN>;
+
+impl FlowRecords {
     /// Maps a file with room for so many records.
     ///
     /// # Errors
     /// The system's refusal, or the file is shorter.
     pub(crate) fn new(file: &OwnedFd, slots: u32) -> io::Result<Self> {
-        let len = u64::from(slots) * RECORD_LEN as u64;
-        let mapping = Mapping::shared(file, len, 0).map_err(io::Error::other)?;
+        Self::at(file, 0, slots).map_err(io::Error::other)
+    }
+}
+
+impl<const LEN: usize> Records<LEN> {
+    const WORDS: usize = LEN / 8;
+
+    /// Maps a file with room for so many records from an offset, which is one of a word.
+    ///
+    /// # Errors
+    /// The system's refusal, or the file is shorter.
+    pub(crate) fn at(file: &OwnedFd, offset: u64, slots: u32) -> Result<Self, MappingError> {
+        const { assert!(LEN.is_multiple_of(8), "whole words") };
+        assert!(offset.is_multiple_of(8), "whole words");
+        let mapping = Mapping::shared(file, u64::from(slots) * LEN as u64, offset)?;
         Ok(Self { mapping, slots })
     }
 
     fn word(&self, slot: u32, word: usize) -> &AtomicU64 {
-        assert!(slot < self.slots && word < WORDS, "no such record");
-        let at = slot as usize * RECORD_LEN + 8 * word;
-        // SAFETY: the record lies inside the mapping, which starts at a page, so that the word is
-        // aligned; all accesses are atomic, and the mapping lives as long as `self`.
+        assert!(slot < self.slots && word < Self::WORDS, "no such record");
+        let at = slot as usize * LEN + 8 * word;
+        // SAFETY: the record lies inside the mapping, which starts whole words behind a page, so
+        // that the word is aligned; all accesses are atomic, and the mapping lives as long as
+        // `self`.
         unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().wrapping_add(at).cast()) }
     }
 
-    fn read(&self, slot: u32) -> [u8; RECORD_LEN] {
-        let mut record = [0; RECORD_LEN];
+    pub(super) fn read(&self, slot: u32) -> [u8; LEN] {
+        let mut record = [0; LEN];
         for (at, bytes) in record.chunks_exact_mut(8).enumerate() {
             let word = self.word(slot, at).load(Ordering::Acquire);
             bytes.copy_from_slice(&word.to_ne_bytes());
@@ -66,15 +83,19 @@ impl Records {
     }
 
     /// Writes a record, its version last: before that it is none.
-    fn write(&self, slot: u32, record: &[u8; RECORD_LEN]) {
+    pub(super) fn write(&self, slot: u32, record: &[u8; LEN]) {
         for (at, bytes) in record.chunks_exact(8).enumerate().rev() {
             let word = u64::from_ne_bytes(std::array::from_fn(|i| bytes[i]));
             self.word(slot, at).store(word, Ordering::Release);
         }
     }
 
-    fn clear(&self, slot: u32) {
-        self.word(slot, 0).store(0, Ordering::Release);
+    pub(super) fn clear(&self, slot: u32) {
+        let first = self.word(slot, 0);
+        // Memory that was never written to takes none.
+        if first.load(Ordering::Relaxed) != 0 {
+            first.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -159,14 +180,14 @@ impl Outbox {
 /// The worker's part: which numbers are free.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    records: Records,
+    records: FlowRecords,
     free: Vec<u32>,
     outbox: Arc<Outbox>,
 }
 
 impl Keeper {
     /// All numbers are free but those that are `taken`.
-    pub(crate) fn new(records: Records, taken: &[u32], outbox: Arc<Outbox>) -> Self {
+    pub(crate) fn new(records: FlowRecords, taken: &[u32], outbox: Arc<Outbox>) -> Self {
         let free = (0..records.slots).rev();
         let free = free.filter(|slot| !taken.contains(slot)).collect();
         Self {
@@ -212,10 +233,10 @@ impl Keeper {
 mod tests {
     use super::*;
 
-    fn records(slots: u32) -> (OwnedFd, Records) {
+    fn records(slots: u32) -> (OwnedFd, FlowRecords) {
         let len = u64::from(slots) * RECORD_LEN as u64;
         let file = sys::file::fixed("records", len).unwrap();
-        let records = Records::new(&file, slots).unwrap();
+        let records = FlowRecords::new(&file, slots).unwrap();
         (file, records)
     }
 
@@ -234,7 +255,7 @@ mod tests {
         assert_eq!(keeper.keep(&record, socket()), None, "no number is free");
         keeper.drop(1);
         drop(keeper);
-        let successor = Keeper::new(Records::new(&file, 2).unwrap(), &[0], outbox.clone());
+        let successor = Keeper::new(FlowRecords::new(&file, 2).unwrap(), &[0], outbox.clone());
         assert_eq!(successor.record(0), record);
         assert_eq!(successor.record(1)[..8], [0; 8]);
         assert_eq!(successor.free, [1]);

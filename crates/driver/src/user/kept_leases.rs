@@ -8,28 +8,53 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use channel::driving::{FLOW_RECORD, LEASE_RECORD, LEASES_KEPT};
-use mapping::{Mapping, MappingError};
+use mapping::MappingError;
 use usernet::Nanos;
 use usernet::services::{LEASE_TIME, LEASES_MAX, Lease, Leases};
 use wire::MacAddr;
 
-const _: () = assert!(LEASES_KEPT as usize == LEASES_MAX && LEASE_RECORD == 8 * WORDS);
-/// Words of a record: version and station; address; end of the lease.
-const WORDS: usize = 3;
-/// Version of the encoding; a record that starts with 0 is none.
+use super::kept::Records;
+
+const _: () = assert!(LEASES_KEPT as usize == LEASES_MAX);
+/// Version of the encoding.
 const VERSION: u8 = 1;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct KeptLeases {
     /// `None` beside a supervisor whose memory has no room for leases: that of a version before.
-    memory: Option<Mapping>,
+    records: Option<Records<LEASE_RECORD>>,
     /// Number of each station's record.
     places: BTreeMap<MacAddr, u32>,
     free: Vec<u32>,
+}
+
+/// Returns the record of a lease: version and station, address, end; a word each.
+fn encode(
+    Lease {
+        mac,
+        address,
+        until,
+    }: Lease,
+) -> [u8; LEASE_RECORD] {
+    let mut record = [0; LEASE_RECORD];
+    record[0] = VERSION;
+    record[2..8].copy_from_slice(&mac.0);
+    record[8..12].copy_from_slice(&address.octets());
+    record[16..].copy_from_slice(&until.to_le_bytes());
+    record
+}
+
+/// Reads a record; whether there may be such a lease is for [`Leases::restore`] to check.
+fn decode(record: &[u8; LEASE_RECORD]) -> Option<Lease> {
+    let byte = |at: usize| record[at];
+    (record[0] == VERSION).then(|| Lease {
+        mac: MacAddr(std::array::from_fn(|i| byte(2 + i))),
+        address: Ipv4Addr::from(std::array::from_fn::<_, 4, _>(|i| byte(8 + i))),
+        until: u64::from_le_bytes(std::array::from_fn(|i| byte(16 + i))),
+    })
 }
 
 impl KeptLeases {
@@ -38,14 +63,14 @@ impl KeptLeases {
     /// # Errors
     /// The system's refusal.
     pub(crate) fn new(file: &OwnedFd, slots: u32) -> io::Result<Self> {
-        let len = u64::from(LEASES_KEPT) * LEASE_RECORD as u64;
-        let memory = match Mapping::shared(file, len, u64::from(slots) * FLOW_RECORD as u64) {
-            Ok(memory) => Some(memory),
+        let flows = u64::from(slots) * FLOW_RECORD as u64;
+        let records = match Records::at(file, flows, LEASES_KEPT) {
+            Ok(records) => Some(records),
             Err(MappingError::FileTooShort { .. }) => None,
             Err(error) => return Err(io::Error::other(error)),
         };
         Ok(Self {
-            memory,
+            records,
             places: BTreeMap::new(),
             free: (0..LEASES_KEPT).rev().collect(),
         })
@@ -55,7 +80,8 @@ impl KeptLeases {
     pub(super) fn restore(&mut self, leases: &mut Leases, now: Nanos) {
         self.free.clear();
         for place in (0..LEASES_KEPT).rev() {
-            if let Some(lease) = self.read(place)
+            let record = self.records.as_ref().map(|records| records.read(place));
+            if let Some(lease) = record.as_ref().and_then(decode)
                 && lease.until > now
                 && !self.places.contains_key(&lease.mac)
             {
@@ -94,57 +120,19 @@ impl KeptLeases {
         }
     }
 
-    fn word(&self, place: u32, word: usize) -> Option<&AtomicU64> {
-        assert!(place < LEASES_KEPT && word < WORDS, "no such record");
-        let at = place as usize * LEASE_RECORD + 8 * word;
-        let start = self.memory.as_ref()?.as_ptr();
-        // SAFETY: the record lies inside the mapping, which starts behind records of whole words,
-        // so that the word is aligned; all accesses are atomic, and the mapping lives as long as
-        // `self`.
-        Some(unsafe { AtomicU64::from_ptr(start.wrapping_add(at).cast()) })
-    }
-
-    fn read(&self, place: u32) -> Option<Lease> {
-        let word = |word| Some(self.word(place, word)?.load(Ordering::Acquire));
-        let [version, _, mac @ ..] = word(0)?.to_le_bytes();
-        Some(Lease {
-            mac: (version == VERSION).then_some(MacAddr(mac))?,
-            address: Ipv4Addr::from(u32::try_from(word(1)?).ok()?),
-            until: word(2)?,
-        })
-    }
-
-    /// Writes a record, its version last: before that it is none.
-    fn write(
-        &self,
-        place: u32,
-        Lease {
-            mac,
-            address,
-            until,
-        }: Lease,
-    ) {
-        let [a, b, c, d, e, f] = mac.0;
-        let version = u64::from_le_bytes([VERSION, 0, a, b, c, d, e, f]);
-        let words = [version, u64::from(u32::from(address)), until];
-        self.store(place, 0, 0);
-        for (at, word) in words.into_iter().enumerate().rev() {
-            self.store(place, at, word);
+    /// Writes a record, of which there is none meanwhile.
+    fn write(&self, place: u32, lease: Lease) {
+        if let Some(records) = &self.records {
+            records.clear(place);
+            records.write(place, &encode(lease));
         }
     }
 
     fn clear(&mut self, place: u32) {
-        self.store(place, 0, 0);
-        self.free.push(place);
-    }
-
-    fn store(&self, place: u32, at: usize, value: u64) {
-        if let Some(word) = self.word(place, at)
-            // Memory that was never written to takes none.
-            && word.load(Ordering::Relaxed) != value
-        {
-            word.store(value, Ordering::Release);
+        if let Some(records) = &self.records {
+            records.clear(place);
         }
+        self.free.push(place);
     }
 }
 
@@ -268,7 +256,8 @@ mod tests {
                 let mut record = vec![version, 0];
                 record.extend(mac);
                 let ip = if is_near { [10, 0, 2, ip[3]] } else { ip };
-                record.extend(u64::from(u32::from_be_bytes(ip)).to_le_bytes());
+                record.extend(ip);
+                record.extend([0; 4]);
                 record.extend(until.to_le_bytes());
                 let at = SLOTS as usize * FLOW_RECORD + place * LEASE_RECORD;
                 rustix::io::pwrite(&file, &record, at as u64).unwrap();

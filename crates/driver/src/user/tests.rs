@@ -102,7 +102,7 @@ impl World {
         let kept = flows.iter().map(copy_of_flow).collect();
         let outbox = Arc::new(Outbox::new().unwrap());
         let inherited = Inherited {
-            records: Records::new(records, SLOTS).unwrap(),
+            records: FlowRecords::new(records, SLOTS).unwrap(),
             leases: KeptLeases::new(records, SLOTS).unwrap(),
             flows,
             outbox: outbox.clone(),
