@@ -20,8 +20,9 @@
 //! frames than fit its batch, or if frames for it were dropped here. While one receiver is
 //! backlogged no other port lacks the worker's time, and all that is left is for that receiver.
 //! While several are, they share by weight the time of copying to them and an eighth more, and at
-//! least half of all time: an account that is further ahead than [`BATCHES`] of its costly batches
-//! is over its share.
+//! least half of all time: an account is over its share if it is further ahead than [`BATCHES`] of
+//! its costly batches, and than the costliest batch of any receiver. (A round in which that batch is
+//! dropped grants much less than the next, so accounts of small batches are ahead by as much.)
 //!
 //! * The margin of an eighth keeps flows apart from drops whose copies are not equally expensive.
 //! * Half of all time is certain, so that a receiver that takes little cannot reduce the share of
@@ -175,8 +176,9 @@ impl ReceiveShares {
     #[cold]
     fn is_ahead(&self, port: PortId, several: bool) -> bool {
         self.accounts.get(port.0 as usize).is_some_and(|account| {
+            let ahead = (BATCHES * account.costliest).max(self.costliest);
             (self.round < account.shared_until) == several
-                && account.paid > self.virtual_time + BATCHES * account.costliest
+                && account.paid > self.virtual_time + ahead
         })
     }
 

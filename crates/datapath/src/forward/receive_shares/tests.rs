@@ -109,6 +109,31 @@ proptest! {
         }
     }
 
+    /// The rounds of a costly flow differ by what they grant, and small batches are far cheaper.
+    #[test]
+    fn many_cheap_batches_below_their_share_are_not_dropped_beside_costly_ones(
+        cheap in (100..400u64, 5..40u64),
+        costly in (3000..10_000u64, 1..3u64),
+        weight in 50..200u16,
+    ) {
+        let mut receivers = [
+            Receiver::new(100, cheap.0, cheap.1),
+            Receiver::new(weight, costly.0, costly.1),
+        ];
+        let mut shares = shares_of(&receivers);
+        play(&mut shares, &mut receivers, 1000);
+        receivers.iter_mut().for_each(|receiver| (receiver.copied, receiver.any_dropped) = (0, 0));
+        let total = play(&mut shares, &mut receivers, 10_000);
+        let copied: u64 = receivers.iter().map(|receiver| receiver.copied).sum();
+        let pool = (total / 2).max(copied + copied / 8);
+        for receiver in &receivers {
+            let share = pool * u64::from(receiver.weight) / (100 + u64::from(weight));
+            let is_cut = receiver.any_dropped * receiver.cost > receiver.copied / 200;
+            let is_below = receiver.copied < share / 10 * 9;
+            prop_assert!(!(is_cut && is_below), "share {share}: {receivers:?}");
+        }
+    }
+
     #[test]
     fn no_receiver_starves(mut receivers in prop::collection::vec(any_receiver(), 1..6)) {
         let mut shares = shares_of(&receivers);
