@@ -18,6 +18,7 @@ use e2e::stats::Stats;
 use e2e::uplinks::{driver_pid, uplink, wire};
 use e2e::{Turn, turn};
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::process::send as signal;
@@ -153,12 +154,19 @@ impl World {
     fn settle(&mut self) {
         for stream in &self.streams {
             let all = settle(&mut self.b, &mut self.checker, stream, LIMIT);
-            assert!(all, "{:?}", self.checker);
+            let stats = self.lasthop.stats();
+            let drivers = ["uplink", "far"].map(|port| self.driver(port));
+            assert!(all, "{:?}, {stats:?}, {drivers:?}", self.checker);
         }
         let stats = self.lasthop.stats();
         assert!(stats.drops().is_empty(), "{stats:?}");
-        let driver = &self.lasthop.port("uplink")["driver_process"];
+        let driver = self.driver("uplink");
         assert_eq!(driver["rejected_by_interface"], 0, "{driver}");
+    }
+
+    /// Returns the report of a port's driver process.
+    fn driver(&self, port: &str) -> Value {
+        self.lasthop.port(port)["driver_process"].take()
     }
 
     /// Checks that both senders get the same, then that a priority goes first, then a guarantee.

@@ -4,7 +4,8 @@
 //! copy is paid by its receiver, which cannot wait: it does not choose what others send. So frames
 //! for a receiver beyond its share are dropped before they are copied ([`ReceiveShares::is_over`]),
 //! if several senders want it. A single sender need not lose frames: it pays for the copies beyond
-//! the share itself, and waits ([`ReceiveShares::charges_sender`]).
+//! the share itself, and waits ([`ReceiveShares::charges_sender`]). So do all senders to a port that
+//! is not to lose frames ([`ReceiveShares::set_lossless`]).
 //! (Ram, Cox and Rixner: switching in the sender's context, copying in the receiver's; thesis of
 //! Ram, 4.2 and 4.3.1. There the scheduler of the receiver's CPU bounds the copies.)
 //!
@@ -70,6 +71,8 @@ struct Account {
     shared_until: u64,
     /// Whether it is listed as backlogged.
     listed: bool,
+    /// Whether its senders pay and none of their frames is dropped.
+    lossless: bool,
 }
 
 impl Default for Account {
@@ -83,11 +86,17 @@ impl Default for Account {
             sender: NO_SENDER,
             shared_until: 0,
             listed: false,
+            lossless: false,
         }
     }
 }
 
 impl Account {
+    /// Returns whether frames beyond the share are dropped; else their senders pay for them.
+    fn drops(&self, round: u64) -> bool {
+        round < self.shared_until && !self.lossless
+    }
+
     /// Notes that it is backlogged in this round. Returns whether it is to be listed.
     #[inline]
     fn note(&mut self, round: u64) -> bool {
@@ -138,7 +147,14 @@ impl ReceiveShares {
     /// Adds a port, also one whose number was used before. Later charges allocate nothing.
     pub(crate) fn add(&mut self, port: PortId) {
         let floor = self.floor;
-        self.account(port).paid = floor;
+        let account = self.account(port);
+        (account.paid, account.lossless) = (floor, false);
+    }
+
+    /// Sets whether senders to an added port pay for the copies beyond its share, and lose nothing,
+    /// even if they are several.
+    pub(crate) fn set_lossless(&mut self, port: PortId, lossless: bool) {
+        self.account(port).lossless = lossless;
     }
 
     /// Sets the weight of a port, also before it is added.
@@ -158,27 +174,26 @@ impl ReceiveShares {
         &mut self.accounts[index]
     }
 
-    /// Returns whether frames for this port are beyond its share, while others want the worker and
-    /// several senders want this port.
+    /// Returns whether frames for this port are beyond its share and are to be dropped, while others
+    /// want the worker and several senders want this port.
     #[inline]
     pub(crate) fn is_over(&self, port: PortId) -> bool {
         self.contended && self.is_ahead(port, true)
     }
 
     /// Returns whether the sender of a batch to this port pays for its copies: it alone wants a
-    /// port that has had its share.
+    /// port that has had its share, or the port is not to lose frames.
     #[inline]
     pub(crate) fn charges_sender(&self, port: PortId) -> bool {
         self.contended && self.is_ahead(port, false)
     }
 
-    /// Returns whether a port has had its share, and several senders want it, or one alone.
+    /// Returns whether a port has had its share, and more for it is dropped, or paid by its senders.
     #[cold]
-    fn is_ahead(&self, port: PortId, several: bool) -> bool {
+    fn is_ahead(&self, port: PortId, drops: bool) -> bool {
         self.accounts.get(port.0 as usize).is_some_and(|account| {
             let ahead = (BATCHES * account.costliest).max(self.costliest);
-            (self.round < account.shared_until) == several
-                && account.paid > self.virtual_time + ahead
+            account.drops(self.round) == drops && account.paid > self.virtual_time + ahead
         })
     }
 

@@ -1,9 +1,11 @@
 //! Frames for a receiver that has had its share while others want the worker.
 
+use channel::egress::{Beyond, Full};
 use port::{DropReason, PortId};
 use testkit::packets::{Flow, ethernet, mac, udp};
 
 use super::bench::{Bench, Move};
+use super::scheduled::output_of;
 
 /// Lets port 2 have more than its share while port 7 is backlogged.
 fn exceed(bench: &mut Bench) {
@@ -17,7 +19,29 @@ fn exceed(bench: &mut Bench) {
     shares.end_round(false);
     // Far more than the costliest batch so far.
     (0..6).for_each(|_| shares.charge(over, 1 << 40));
-    assert!(shares.is_over(over) && !shares.is_over(other));
+    let has_had_it = |port| shares.is_over(port) || shares.charges_sender(port);
+    assert!(has_had_it(over) && !has_had_it(other));
+}
+
+/// As an uplink by default: its senders wait while the interface takes no more.
+#[test]
+fn frames_for_a_port_that_holds_its_senders_are_paid_by_them_and_not_dropped() {
+    for full in [Full::Hold, Full::Drop] {
+        let mut bench = Bench::with_stations();
+        let frame = udp(&Flow::v4(1, 2), &[7; 100]);
+        bench.send_and_decide(1, &frame);
+        assert_eq!(bench.port(2).frames().len(), 1);
+        let output = output_of(Some(1_000_000_000), Beyond::Hold, full);
+        bench.switch.set_output(PortId(2), output);
+        exceed(&mut bench);
+        let shares = &bench.switch.fabric.shares;
+        assert_eq!(shares.charges_sender(PortId(2)), full == Full::Hold);
+        bench.send(1, &frame);
+        let lost = bench.dropped(2, DropReason::ReceiveShare);
+        let arrived = bench.port(2).frames().len() as u64;
+        let expected = if full == Full::Hold { (1, 0) } else { (0, 1) };
+        assert_eq!((arrived, lost), expected, "{full:?}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn output(rate: u64, beyond: Beyond) -> Option<Arc<Output>> {
     output_of(Some(rate), beyond, Full::Drop)
 }
 
-fn output_of(rate: Option<u64>, beyond: Beyond, full: Full) -> Option<Arc<Output>> {
+pub(super) fn output_of(rate: Option<u64>, beyond: Beyond, full: Full) -> Option<Arc<Output>> {
     let config = config(rate, beyond, full);
     Some(Arc::new(Output::new(config, None)))
 }

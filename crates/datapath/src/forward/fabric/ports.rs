@@ -134,8 +134,10 @@ impl<P: Port> Fabric<P> {
     /// Schedules what leaves by a port, or no longer.
     pub(crate) fn set_output(&mut self, id: PortId, output: Option<Arc<Output>>) {
         if let Some(slot) = self.slot(id) {
+            let holds = output.as_ref().is_some_and(|out| out.holds_when_full());
             slot.output = output;
             slot.refuses = slot.limited || slot.output.is_some();
+            self.shares.set_lossless(id, holds);
         }
     }
 

@@ -236,6 +236,32 @@ fn a_receiver_stays_backlogged_while_its_sender_waits_for_its_turn() {
 }
 
 #[test]
+fn several_senders_to_a_lossless_port_pay_and_lose_nothing() {
+    let mut shares = shares_of(&[Receiver::new(100, 1, 1), Receiver::new(100, 1, 1)]);
+    let (held, other) = (PortId(0), PortId(1));
+    shares.set_lossless(held, true);
+    let mut paid = 0;
+    for _ in 0..1000 {
+        for (port, ticks) in [(held, 3000), (other, 1000)] {
+            assert!(!shares.is_over(port));
+            shares.charge(port, ticks);
+            shares.spend(ticks);
+            wanted(&mut shares, port);
+        }
+        paid += u32::from(shares.charges_sender(held));
+        shares.end_round(false);
+    }
+    assert!(paid > 900, "{paid}");
+    // The next port with this number.
+    shares.add(held);
+    wanted(&mut shares, held);
+    for _ in 0..20 {
+        shares.charge(held, 3000);
+    }
+    assert!(shares.is_over(held));
+}
+
+#[test]
 fn a_single_sender_pays_for_copies_beyond_the_share_and_loses_nothing() {
     let receivers = [Receiver::new(100, 1, 1), Receiver::new(100, 1, 1)];
     let mut shares = shares_of(&receivers);
