@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Frames of [`trickle`] on their way at most: fewer than a receiver has buffers.
 const WINDOW: u64 = 200;
 
-/// Frames of a sender in [`compete`] that have left its queue and not arrived, at most: an
-/// interface has that much room.
+/// Frames in [`compete`] that have left the senders' queues and not arrived, at most: an interface
+/// has that much room.
 const BEYOND: u64 = 64;
 
 /// One stream of numbered UDP datagrams.
@@ -95,8 +95,9 @@ pub struct Competitor<'a> {
 }
 
 /// Has two senders always send frames with `size` bytes of payload, of which at most `window` are
-/// on their way, until so many arrived while frames of both waited. Returns those of each. On a
-/// busy machine a sender may not run for a while, and what the other has through then is no share.
+/// on their way, until so many arrived that left while frames of both waited. Returns those of
+/// each. On a busy machine this thread may not run for a while, and what one sender has through
+/// while the other has nothing left is no share.
 pub fn compete(
     mut senders: [Competitor<'_>; 2],
     to: &mut FakeGuest,
@@ -105,11 +106,16 @@ pub fn compete(
 ) -> [u64; 2] {
     let end = Instant::now() + LIMIT;
     let mut got = [0; 2];
+    // Frames on their way that may have left when a sender had none in its queue.
+    let mut uncounted = 0;
     while got[0] + got[1] < frames {
         assert!(Instant::now() < end, "{got:?} arrived");
         let mut left = [0; 2];
         for (sender, left) in senders.iter_mut().zip(&mut left) {
             let arrived = checker.next_of(sender.stream.id);
+            if sender.stream.next - arrived <= BEYOND {
+                uncounted = BEYOND;
+            }
             while sender.stream.next < arrived + window {
                 sender.stream.send(sender.guest, size);
             }
@@ -120,7 +126,9 @@ pub fn compete(
             let Some(at) = senders.iter().position(of) else {
                 continue;
             };
-            got[at] += u64::from(left.iter().all(|left| *left > BEYOND));
+            let both_wait = left.iter().all(|left| *left > BEYOND);
+            got[at] += u64::from(both_wait && uncounted == 0);
+            uncounted = uncounted.saturating_sub(1);
             left[at] = left[at].saturating_sub(1);
         }
     }

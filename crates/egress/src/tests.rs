@@ -297,6 +297,40 @@ fn a_changed_group_keeps_what_it_had() {
     assert!(granted);
 }
 
+/// A batch of a sender may have one frame only, and room for two may come at once.
+#[test]
+fn with_room_for_few_frames_a_sender_with_a_priority_asks_again_before_others_have_their_turn() {
+    let mut senders: Vec<_> = (0..2).map(|port| sender(port, Rates::usual())).collect();
+    senders[1].priority = 5;
+    let config = OutputConfig {
+        rate: None,
+        full: Full::Hold,
+        ..output(0, senders)
+    };
+    let mut tree = Tree::new(&config, None);
+    let frame = 12_000;
+    let mut allot = |room, asking: &[usize]| {
+        let need = |&at| Need {
+            leaf: leaf(at),
+            first: frame,
+            all: frame,
+        };
+        let mut needs: Vec<_> = asking.iter().map(need).collect();
+        let mut granted = Vec::new();
+        let wait = tree.allot(0, Some(room), &mut needs, |grant| granted.push(grant.leaf));
+        (granted, wait)
+    };
+    assert_eq!(allot(2 * frame, &[0, 1]), (vec![leaf(1)], Some(0)));
+    assert_eq!(allot(frame, &[0, 1]), (vec![leaf(1)], Some(0)));
+    // It has no more frames.
+    assert_eq!(allot(frame, &[0]), (vec![leaf(0)], None));
+    // With much room it has credit in store.
+    assert_eq!(
+        allot(crate::QUANTUM, &[0, 1]),
+        (vec![leaf(1), leaf(0)], None)
+    );
+}
+
 #[test]
 fn without_a_rate_the_room_of_the_interface_is_shared() {
     let config = OutputConfig {

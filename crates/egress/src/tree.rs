@@ -281,6 +281,10 @@ impl Tree {
             self.spare = self.spare.saturating_add(left_over).min(self.spare_depth);
         }
         self.heap.clear();
+        // With room for few frames, a sender that gets what it asked for asks for its next frames
+        // before those with less priority have their turn.
+        let is_scarce = room.is_some_and(|room| room < QUANTUM);
+        let mut served = Reverse(0);
         let mut wait: Option<Nanos> = None;
         for (at, need) in needs.iter().enumerate() {
             self.refill(need.leaf, now);
@@ -296,6 +300,11 @@ impl Tree {
                 wait = Some(wait.unwrap_or(missing).min(missing));
                 break;
             }
+            if is_scarce && rank.is_rest && rank.priority > served {
+                wait = Some(0);
+                break;
+            }
+            served = served.min(rank.priority);
             let bits = self.serve(need, &rank, room);
             room = room.map(|room| room.saturating_sub(bits));
             grant(Grant {
