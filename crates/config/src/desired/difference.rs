@@ -15,7 +15,7 @@ use api::v1::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::user::has_other_network;
+use super::user::{automatic_network6, has_other_network};
 use crate::json;
 
 /// Maximum number of rules and address sets of a change with an event each.
@@ -54,6 +54,7 @@ impl Difference {
         each(&old.qos_classes, &new.qos_classes, &mut changes);
         each(&old.qos_groups, &new.qos_groups, &mut changes);
         each(&old.ports, &new.ports, &mut changes);
+        readdress(old, new, &mut changes);
         if !Arc::ptr_eq(&old.access, &new.access) {
             access::between(&old.access, &new.access, &mut changes);
         }
@@ -189,6 +190,42 @@ fn each<T: Object>(old: &[T], new: &[T], changes: &mut Vec<Step>) {
                     });
                 }
             }
+        }
+    }
+}
+
+/// Adds the networks that user ports get by another name of the switch.
+fn readdress(old: &DesiredState, new: &DesiredState, changes: &mut Vec<Step>) {
+    if old.switch.name == new.switch.name {
+        return;
+    }
+    for port in &new.ports {
+        let before = old.ports.iter().find(|old| old.name == port.name);
+        let before = before.and_then(|before| automatic_network6(old, before));
+        let (Some(from), Some(to)) = (before, automatic_network6(new, port)) else {
+            continue;
+        };
+        let field = FieldChange {
+            field: "network6".to_owned(),
+            from: from.to_string().into(),
+            to: to.to_string().into(),
+        };
+        let is_of = |step: &&mut Step| {
+            step.subject == Subject::Port && step.name.as_deref() == Some(&port.name)
+        };
+        match changes.iter_mut().find(is_of) {
+            Some(step) => {
+                step.disconnects = true;
+                step.fields.push(field);
+            }
+            None => changes.push(Step {
+                action: Action::Change,
+                subject: Subject::Port,
+                name: Some(port.name.clone()),
+                fields: vec![field],
+                disconnects: true,
+                next_connection: Vec::new(),
+            }),
         }
     }
 }
@@ -329,12 +366,16 @@ mod tests {
             change(&mut port);
             state(|s| s.ports.push(port.clone()))
         };
-        let changes: [(Change, bool); 9] = [
+        let changes: [(Change, bool); 10] = [
             (|port| port.network = Some("10.1.0.0/24".to_owned()), true),
             (|port| port.network6 = Some("off".to_owned()), true),
             (|port| port.mac = Some("02:00:00:00:00:01".to_owned()), true),
             (|port| port.mtu = Some(1400), true),
             (|port| port.network = Some("10.0.2.0/24".to_owned()), false),
+            (
+                |port| port.mac = Some("52:55:0a:00:02:02".to_owned()),
+                false,
+            ),
             (|port| port.network6 = Some("auto".to_owned()), false),
             (|port| port.mtu = Some(1500), false),
             (|port| port.dns = Some("off".to_owned()), false),
@@ -344,6 +385,24 @@ mod tests {
             let steps = Difference::between(&user(|_| {}), &user(change)).changes;
             assert_eq!(steps[0].disconnects, disconnects, "{steps:?}");
         }
+        // Another name of the switch, of which the IPv6 network is made.
+        let renamed = |network6: &'static str| {
+            let mut old = user(|_| {});
+            old.ports[2].network6 = Some(network6.to_owned());
+            let mut new = old.clone();
+            new.switch.name = "other".to_owned();
+            let changes = Difference::between(&old, &new).changes;
+            changes.into_iter().filter(|step| step.disconnects)
+        };
+        let [step] = &renamed("auto").collect::<Vec<_>>()[..] else {
+            panic!("one port");
+        };
+        assert_eq!(
+            (step.name.as_deref(), &step.fields[0].field[..]),
+            (Some("out"), "network6")
+        );
+        assert_ne!(step.fields[0].from, step.fields[0].to);
+        assert_eq!(renamed("fd00:1::/64").count(), 0);
         // A guest with another MTU or MAC address keeps its connection.
         let guest = steps(|s| s.ports[0].mtu = Some(1400));
         assert!(!guest[0].disconnects);

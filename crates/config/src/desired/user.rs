@@ -85,16 +85,13 @@ fn user_network(
     bound: impl Fn(&str) -> Option<[u8; 6]>,
 ) -> Option<UserNetwork> {
     let network = network(Place::Port(0), state, port).ok()?;
-    let [a, b, c, d] = network.gateway().octets();
-    let [first, second] = GATEWAY_MAC;
-    let own = port.mac.as_deref().and_then(parse_mac);
     let dns = port.dns.as_deref().unwrap_or("auto");
     let resolvers = dns.split_ascii_whitespace();
     let list = |all: &Option<Vec<String>>| all.clone().unwrap_or_default();
     Some(UserNetwork {
         network: network.prefix().to_string(),
         network6: network.prefix6().map(|prefix6| prefix6.to_string()),
-        mac: own.unwrap_or([first, second, a, b, c, d]),
+        mac: mac_of(port, &network),
         mtu: network.mtu(),
         dns: dns != "off",
         resolvers: resolvers.filter_map(|word| word.parse().ok()).collect(),
@@ -154,38 +151,57 @@ fn hosts(listed: &[String]) -> impl Iterator<Item = IpAddr> {
 
 /// Returns whether a user port gets another network: its driver process ends, and all flows.
 pub(super) fn has_other_network(old: &PortSpec, new: &PortSpec) -> bool {
-    let is_other = |of: fn(&PortSpec) -> Option<&str>, default| {
-        of(old).unwrap_or(default) != of(new).unwrap_or(default)
+    let own = |port: &PortSpec| {
+        let network = network4(Place::Port(0), port).ok()?;
+        let (mac, network6) = (mac_of(port, &network), network6_of(port).to_owned());
+        Some((network.prefix(), network.mtu(), network6, mac))
     };
-    new.kind == PortKind::User
-        && (is_other(|port| port.network.as_deref(), USER_NETWORK)
-            || is_other(|port| port.network6.as_deref(), "auto")
-            || old.mac != new.mac
-            || old.mtu.unwrap_or(MTU) != new.mtu.unwrap_or(MTU))
+    new.kind == PortKind::User && own(old) != own(new)
+}
+
+/// Returns the IPv6 network that a user port has by its name and that of its switch.
+pub(super) fn automatic_network6(state: &DesiredState, port: &PortSpec) -> Option<Prefix> {
+    let is_automatic = port.kind == PortKind::User && network6_of(port) == "auto";
+    is_automatic.then(|| Prefix::unique_local(&state.switch.name, &port.name))
+}
+
+/// Returns the MAC address of gateway and DNS server.
+fn mac_of(port: &PortSpec, network: &Network) -> [u8; 6] {
+    let [a, b, c, d] = network.gateway().octets();
+    let [first, second] = GATEWAY_MAC;
+    let own = port.mac.as_deref().and_then(parse_mac);
+    own.unwrap_or([first, second, a, b, c, d])
 }
 
 /// Returns the addresses of a user port. That of the station plays no part in the checks.
 fn network(place: Place, state: &DesiredState, port: &PortSpec) -> Result<Network, Invalid> {
+    let network = network4(place, port)?;
+    let text = network6_of(port);
+    let prefix6 = match automatic_network6(state, port) {
+        None if text == "off" => return Ok(network),
+        None => text.parse().ok(),
+        automatic => automatic,
+    };
+    let of = |prefix6| Network::new(network.prefix(), prefix6, MacAddr::ZERO, network.mtu()).ok();
+    let network = prefix6.and_then(|prefix6| of(Some(prefix6)));
+    network.ok_or_else(|| At(place, "network6").wrong(NETWORK6, quoted(text)))
+}
+
+fn network6_of(port: &PortSpec) -> &str {
+    port.network6.as_deref().unwrap_or("auto")
+}
+
+/// Returns the IPv4 addresses of a user port.
+fn network4(place: Place, port: &PortSpec) -> Result<Network, Invalid> {
     let mtu = port.mtu.unwrap_or(MTU);
     if mtu < LEAST_MTU {
         let expected = format!("an integer from {LEAST_MTU} with kind \"user\"");
         return Err(At(place, "mtu").wrong(expected, mtu.to_string()));
     }
     let text = port.network.as_deref().unwrap_or(USER_NETWORK);
-    let of = |prefix, prefix6| Network::new(prefix, prefix6, MacAddr::ZERO, mtu);
-    let wrong = || At(place, "network").wrong(NETWORK, quoted(text));
-    let prefix: Prefix = text.parse().map_err(|_| wrong())?;
-    let network = of(prefix, None).map_err(|_| wrong())?;
-    let prefix6 = match port.network6.as_deref() {
-        None | Some("auto") => Some(Prefix::unique_local(&state.switch.name, &port.name)),
-        Some("off") => return Ok(network),
-        Some(text) => text.parse().ok(),
-    };
-    let network = prefix6.and_then(|prefix6| of(prefix, Some(prefix6)).ok());
-    network.ok_or_else(|| {
-        let text = port.network6.as_deref().unwrap_or_default();
-        At(place, "network6").wrong(NETWORK6, quoted(text))
-    })
+    let prefix = text.parse::<Prefix>().ok();
+    let network = prefix.and_then(|prefix| Network::new(prefix, None, MacAddr::ZERO, mtu).ok());
+    network.ok_or_else(|| At(place, "network").wrong(NETWORK, quoted(text)))
 }
 
 /// Checks that two user ports have neither a segment nor addresses in common.
@@ -296,7 +312,7 @@ fn forwards(
         if last > u32::from(u16::MAX) {
             return Err(at("to").wrong("ports up to 65535", format!("ports up to {last}")));
         }
-        leads_to_guest(state, port, network, &to)
+        leads_to_guest(state, port, network, (&to, ip))
             .map_err(|expected| at("to").wrong(expected, quoted(&spec.to)))?;
         for number in ports.first()..=ports.last() {
             let address = SocketAddr::new(ip, number);
@@ -315,7 +331,7 @@ fn forwards(
     Ok(())
 }
 
-/// Checks where a forward leads.
+/// Checks where a forward leads: to a guest with an address of the IP version of `listen`.
 ///
 /// # Errors
 /// The words for all that is expected.
@@ -323,19 +339,30 @@ fn leads_to_guest(
     state: &DesiredState,
     port: &PortSpec,
     network: &Network,
-    to: &str,
+    (to, listen): (&str, IpAddr),
 ) -> Result<(), &'static str> {
     const GUEST: &str = "a port of the same segment, or an address of the network for guests";
-    const KNOWN: &str = "a port with `mac` or another port_security.macs than \"any\", or an address \
-                         of the network";
+    const VERSION: &str = "an address of the IP version of `listen`";
+    const KNOWN: &str = "a port with `mac` or another port_security.macs than \"any\", or with an \
+                         IPv4 address in port_security.addresses, or an address of the network";
+    const KNOWN6: &str = "with an IPv6 `listen` a port with an IPv6 address in \
+                          port_security.addresses, or an IPv6 address of the network";
+    let is_same = |address: &IpAddr| address.is_ipv4() == listen.is_ipv4();
     if let Ok(address) = to.parse::<IpAddr>() {
-        return network.may_be_guest(address).then_some(()).ok_or(GUEST);
+        network.may_be_guest(address).then_some(()).ok_or(GUEST)?;
+        return is_same(&address).then_some(()).ok_or(VERSION);
     }
     let mut guests = guests_of(state, port);
     let named = guests.find(|guest| guest.name == to).ok_or(GUEST)?;
     let known = guest(named, |_| Some([0; 6]));
-    let is_known = known.mac.is_some() || !known.addresses.is_empty();
-    is_known.then_some(()).ok_or(KNOWN)
+    let is_listed = known.addresses.iter().any(is_same);
+    // Leases are of IPv4.
+    if listen.is_ipv4() {
+        let is_known = is_listed || known.mac.is_some();
+        is_known.then_some(()).ok_or(KNOWN)
+    } else {
+        is_listed.then_some(()).ok_or(KNOWN6)
+    }
 }
 
 /// Returns the forwards of a checked specification, one for each port.
@@ -412,8 +439,8 @@ mod tests {
             "host": ["tcp 5432"], "deny": ["10.0.0.0/8 tcp 1-1023"], "allow": ["0.0.0.0/0"],
             "forward": [
                 {"listen": "tcp 127.0.0.1:2222", "to": "vm1:22"},
-                {"listen": "tcp [::1]:5000-5001", "to": "10.1.0.15:5000"},
-                {"listen": "tcp 127.0.0.1:2223", "to": "[fd00:1::9]:22"},
+                {"listen": "tcp 127.0.0.1:5000-5001", "to": "10.1.0.15:5000"},
+                {"listen": "tcp [::1]:2223", "to": "[fd00:1::9]:22"},
                 {"listen": "udp 127.0.0.1:2222", "to": "vm1:53"},
             ],
         });
@@ -441,9 +468,9 @@ mod tests {
         };
         let expected = [
             forward("127.0.0.1:2222", "vm1", 22),
-            forward("[::1]:5000", "10.1.0.15", 5000),
-            forward("[::1]:5001", "10.1.0.15", 5001),
-            forward("127.0.0.1:2223", "fd00:1::9", 22),
+            forward("127.0.0.1:5000", "10.1.0.15", 5000),
+            forward("127.0.0.1:5001", "10.1.0.15", 5001),
+            forward("[::1]:2223", "fd00:1::9", 22),
         ];
         let [tcp @ .., udp] = &network.forwards[..] else {
             panic!("{network:?}");
@@ -496,15 +523,49 @@ mod tests {
 
     #[test]
     fn a_forward_leads_to_a_port_whose_guest_can_be_known() {
-        let mut state = state(&json!({"forward": [{"listen": "tcp 127.0.0.1:1", "to": "vm1:2"}]}));
-        state.ports[0].mac = None;
-        for (security, is_good) in [
-            (json!({}), true),
-            (json!({"macs": "any"}), false),
-            (json!({"macs": "any", "addresses": ["10.0.2.15"]}), true),
+        for (listen, security, is_good) in [
+            ("127.0.0.1", json!({}), true),
+            ("127.0.0.1", json!({"macs": "any"}), false),
+            (
+                "127.0.0.1",
+                json!({"macs": "any", "addresses": ["10.0.2.15"]}),
+                true,
+            ),
+            (
+                "127.0.0.1",
+                json!({"macs": "any", "addresses": ["fd00::9"]}),
+                false,
+            ),
+            ("[::1]", json!({}), false),
+            ("[::1]", json!({"addresses": ["10.0.2.15"]}), false),
+            (
+                "[::1]",
+                json!({"addresses": ["10.0.2.15", "fd00::9"]}),
+                true,
+            ),
         ] {
+            let listen = format!("tcp {listen}:1");
+            let user = json!({"forward": [{"listen": listen, "to": "vm1:2"}]});
+            let mut state = state(&user);
+            state.ports[0].mac = None;
             state.ports[0].port_security = serde_json::from_value(security).unwrap();
             assert_eq!(check(&state).is_ok(), is_good, "{:?}", check(&state));
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_forward_have_one_version_of_ip() {
+        for (listen, to) in [
+            ("tcp [::1]:22", "10.0.2.15:22"),
+            ("tcp 127.0.0.1:22", "[fd00:1::9]:22"),
+        ] {
+            let user = json!({
+                "network6": "fd00:1::/64",
+                "forward": [{"listen": listen, "to": to}],
+            });
+            let invalid = check(&state(&user)).unwrap_err();
+            let path = invalid.place.path(invalid.key, invalid.item);
+            assert_eq!(path, "ports[2].forward[0].to", "{listen} {to}");
         }
     }
 
