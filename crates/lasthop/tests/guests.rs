@@ -86,6 +86,14 @@ fn threads_are_found_by_name_and_known_to_the_switch() {
         threads(&lasthop, "vm1") == Some(3)
     });
     assert_eq!(threads(&lasthop, "vm2"), Some(0), "no guest");
+    lasthop.prints("port set vm1 --vcpu-threads lcore-other*");
+    wait_until("none has the new name", || {
+        threads(&lasthop, "vm1") == Some(0)
+    });
+    lasthop.prints("port set vm1 --vcpu-threads lcore-found*");
+    wait_until("its threads are found again", || {
+        threads(&lasthop, "vm1") == Some(3)
+    });
     assert!(
         lasthop
             .prints("port show vm1")

@@ -388,8 +388,8 @@ pub(super) struct Set {
 #[group(required = true, multiple = true, args = [
     "up", "down", "socket", "interface", "driver", "address", "no_address", "netns", "no_netns",
     "segment", "trunk", "queues", "role", "mac", "no_mac",
-    "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "limits", "macs", "addresses",
-    "dhcp_server", "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes",
+    "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "vcpu_threads", "no_vcpu_threads", "limits", "macs",
+    "addresses", "dhcp_server", "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes",
     "id", "secret_file", "no_secret",
     "qos", "egress", "iommu", "network", "network6", "dns", "host", "no_host", "deny", "no_deny",
     "allow", "allow_all", "forwards", "no_forward",
@@ -465,6 +465,12 @@ pub(super) struct Changes {
     /// Remove the CPU weight: the system's default is 100
     #[arg(long, conflicts_with = "cpu_weight")]
     no_cpu_weight: bool,
+    /// Pattern for the names of the VMM's vCPU threads, with `*` as wildcard
+    #[arg(long, value_name = "PATTERN")]
+    vcpu_threads: Option<String>,
+    /// Remove that pattern
+    #[arg(long, conflicts_with = "vcpu_threads")]
+    no_vcpu_threads: bool,
     /// Offer of an IOMMU to a guest, from its next connection
     #[arg(long, value_parser = one_of::<Iommu>(IOMMUS))]
     iommu: Option<Iommu>,
@@ -508,6 +514,7 @@ impl Changes {
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
             cpu_weight: change(self.cpu_weight, self.no_cpu_weight),
+            vcpu_threads: change(self.vcpu_threads.clone(), self.no_vcpu_threads),
             iommu: self.iommu,
             port_security: self.port_security.patch(),
             limits: limits::patch(&self.limits),

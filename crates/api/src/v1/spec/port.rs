@@ -416,6 +416,9 @@ pub struct PortPatch {
     #[serde(default, with = "present")]
     #[schema(minimum = 1, maximum = 10000)]
     pub cpu_weight: Option<Option<u16>>,
+    /// The new pattern for the names of the VMM's vCPU threads, or none.
+    #[serde(default, with = "present")]
+    pub vcpu_threads: Option<Option<String>>,
     /// Offer of an IOMMU to the guest, from its next connection.
     pub iommu: Option<Iommu>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.
