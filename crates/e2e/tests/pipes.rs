@@ -212,10 +212,11 @@ fn result_of(program: Child) -> String {
 fn programs_share_memory_while_all_of_lasthop_is_killed() {
     let turn = turn();
     let mut lasthop = Lasthop::start(CONFIG);
-    turn.step("two programs, for two seconds");
-    let receiver = slotgen(&lasthop, "rx -i netmap:p0}9 -n 40000 -V -T 60 -q 30");
+    // So long that both programs dial again, which they do once a second, before they end.
+    turn.step("two programs, for five seconds");
+    let receiver = slotgen(&lasthop, "rx -i netmap:p0}9 -n 100000 -V -T 60 -q 30");
     wait_for_ends(&lasthop, "p0", 1);
-    let sender = slotgen(&lasthop, "tx -i netmap:p0{9 -n 40000 -R 20000 -V -T 60");
+    let sender = slotgen(&lasthop, "tx -i netmap:p0{9 -n 100000 -R 20000 -V -T 60");
     let said = wait_for_ends(&lasthop, "p0", 2);
     for (end, program) in said.iter().zip([&sender, &receiver]) {
         assert_eq!(end["program"], "slotgen");
@@ -231,7 +232,7 @@ fn programs_share_memory_while_all_of_lasthop_is_killed() {
     turn.step("they end, and have lost nothing");
     for program in [sender, receiver] {
         let result = result_of(program);
-        assert!(result.contains("frames=40000 "), "{result}");
+        assert!(result.contains("frames=100000 "), "{result}");
         assert!(result.contains(" lost=0 twice=0 bad=0"), "{result}");
     }
     lasthop.stop();

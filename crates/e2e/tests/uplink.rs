@@ -15,9 +15,10 @@ use e2e::traffic::{iperf_bytes, ping, reachable};
 use e2e::uplinks::{
     LOAD, TIMEOUT, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
 };
-use e2e::{Turn, turn};
+use e2e::{Turn, paths, turn};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use testkit::lasthop::Place;
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::process::{Process, send as signal};
 use testkit::procfs;
@@ -852,14 +853,31 @@ fn an_interface_that_is_about_to_go_is_waited_for() {
     let Some((_world, [host])) = world() else {
         return;
     };
-    host.ip("link add going0 type veth peer name going1");
-    let lasthop = std::thread::scope(|scope| {
-        // As the driver of a Lasthop that was killed, which ends after its supervisor.
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(100));
-            host.ip("link del going0");
+    let config = tap("going0", &host.path(), "10.1.0.1/24", "");
+    let lasthop = wait_for("a run in which it was removed in time", || {
+        host.ip("link add going0 type veth peer name going1");
+        let since = Instant::now();
+        let (started, removed) = std::thread::scope(|scope| {
+            // As the driver of a Lasthop that was killed, which ends after its supervisor.
+            let removed = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                host.ip("link del going0");
+                since.elapsed()
+            });
+            let place = Place::of(paths::binary("lasthop"));
+            let started = Lasthop::start_in(place, &config);
+            (started, removed.join().expect("it is removed"))
         });
-        Lasthop::start(&tap("going0", &host.path(), "10.1.0.1/24", ""))
+        match started {
+            // It is waited for 200 ms, and a busy machine may take longer to remove it: then anew.
+            Err(error)
+                if removed > Duration::from_millis(150)
+                    && error.to_string().contains("going0 exists already") =>
+            {
+                None
+            }
+            started => Some(started.expect("it waits for the interface")),
+        }
     });
     assert!(host.ip("link show").contains("going0"), "the new one");
     lasthop.stop();

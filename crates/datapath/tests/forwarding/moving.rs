@@ -1,7 +1,7 @@
 //! Queue pairs that move from worker to worker under traffic: every frame arrives once, in its
 //! sender's order.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::queue;
 use channel::records::Answer;
@@ -21,7 +21,7 @@ pub(crate) const TO: PortId = PortId(1);
 pub(crate) const SENDERS: [PortId; 2] = [PortId(0), PortId(2)];
 const MOVES: usize = 300;
 pub(crate) const BURST: usize = 20;
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) use testkit::wait::LIMIT;
 
 pub(crate) fn attach(workers: &Workers, port: PortId, features: u64) -> (GuestRam, NetPair) {
     attach_as(workers, port, features, || GuestPort::new(None))
