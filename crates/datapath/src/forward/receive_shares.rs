@@ -4,8 +4,8 @@
 //! copy is paid by its receiver, which cannot wait: it does not choose what others send. So frames
 //! for a receiver beyond its share are dropped before they are copied ([`ReceiveShares::is_over`]),
 //! if several senders want it. A single sender need not lose frames: it pays for the copies beyond
-//! the share itself, and waits ([`ReceiveShares::charges_sender`]). So do all senders to a port that
-//! is not to lose frames ([`ReceiveShares::set_lossless`]).
+//! the share itself, and waits ([`ReceiveShares::charges_sender`]). So do all senders to a port
+//! that is not to lose frames ([`ReceiveShares::set_lossless`]).
 //! (Ram, Cox and Rixner: switching in the sender's context, copying in the receiver's; thesis of
 //! Ram, 4.2 and 4.3.1. There the scheduler of the receiver's CPU bounds the copies.)
 //!
@@ -22,7 +22,7 @@
 //! backlogged no other port lacks the worker's time, and all that is left is for that receiver.
 //! While several are, they share by weight the time of copying to them and an eighth more, and at
 //! least half of all time: an account is over its share if it is further ahead than [`BATCHES`] of
-//! its costly batches, and than the costliest batch of any receiver. (A round in which that batch is
+//! its costly batches, and than the costliest batch of any receiver. (A round in which that one is
 //! dropped grants much less than the next, so accounts of small batches are ahead by as much.)
 //!
 //! * The margin of an eighth keeps flows apart from drops whose copies are not equally expensive.
@@ -174,8 +174,8 @@ impl ReceiveShares {
         &mut self.accounts[index]
     }
 
-    /// Returns whether frames for this port are beyond its share and are to be dropped, while others
-    /// want the worker and several senders want this port.
+    /// Returns whether frames for this port are beyond its share and are to be dropped, while
+    /// others want the worker and several senders want this port.
     #[inline]
     pub(crate) fn is_over(&self, port: PortId) -> bool {
         self.contended && self.is_ahead(port, true)
@@ -188,7 +188,8 @@ impl ReceiveShares {
         self.contended && self.is_ahead(port, false)
     }
 
-    /// Returns whether a port has had its share, and more for it is dropped, or paid by its senders.
+    /// Returns whether a port has had its share, and more for it is dropped (`drops`), or paid by
+    /// its senders.
     #[cold]
     fn is_ahead(&self, port: PortId, drops: bool) -> bool {
         self.accounts.get(port.0 as usize).is_some_and(|account| {

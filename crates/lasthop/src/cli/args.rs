@@ -388,8 +388,9 @@ pub(super) struct Set {
 #[group(required = true, multiple = true, args = [
     "up", "down", "socket", "interface", "driver", "address", "no_address", "netns", "no_netns",
     "segment", "trunk", "queues", "role", "mac", "no_mac",
-    "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "vcpu_threads", "no_vcpu_threads", "limits", "macs",
-    "addresses", "dhcp_server", "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes",
+    "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "vcpu_threads", "no_vcpu_threads",
+    "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode", "peer_user",
+    "description", "slots", "pipes",
     "id", "secret_file", "no_secret",
     "qos", "egress", "iommu", "network", "network6", "dns", "host", "no_host", "deny", "no_deny",
     "allow", "allow_all", "forwards", "no_forward",
