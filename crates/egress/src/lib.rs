@@ -19,7 +19,7 @@ pub use config::{
     Beyond, DEFAULT_CLASS, Full, Group, MAX_CLASSES, MAX_PRIORITY, OutputConfig, Rates, Sender,
     WEIGHT,
 };
-pub use tree::{Grant, Leaf, Need, QUANTUM, Tree};
+pub use tree::{Grant, Leaf, Need, QUANTUM, SCARCE, Tree};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;

@@ -326,7 +326,7 @@ fn with_room_for_few_frames_a_sender_with_a_priority_asks_again_before_others_ha
     assert_eq!(allot(frame, &[0]), (vec![leaf(0)], None));
     // With much room it has credit in store.
     assert_eq!(
-        allot(crate::QUANTUM, &[0, 1]),
+        allot(crate::SCARCE, &[0, 1]),
         (vec![leaf(1), leaf(0)], None)
     );
 }

@@ -29,6 +29,9 @@ use crate::{LONGEST, Nanos};
 
 /// Most bits that a leaf gets before its next competitor's turn, unless one frame needs more.
 pub const QUANTUM: u64 = 16 << 13;
+/// Bits below which the room of an interface is scarce: no sender is to get more of it than its
+/// frames need.
+pub const SCARCE: u64 = 2 * QUANTUM;
 /// Bits that a leaf of the usual weight may be behind its competitors and still be served for.
 const LAG: u64 = 4 * LONGEST;
 /// Service of one bit at weight 1.
@@ -283,7 +286,7 @@ impl Tree {
         self.heap.clear();
         // With room for few frames, a sender that gets what it asked for asks for its next frames
         // before those with less priority have their turn.
-        let is_scarce = room.is_some_and(|room| room < QUANTUM);
+        let is_scarce = room.is_some_and(|room| room < SCARCE);
         let mut served = Reverse(0);
         let mut wait: Option<Nanos> = None;
         for (at, need) in needs.iter().enumerate() {

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use egress::QUANTUM;
+use egress::SCARCE;
 
 use crate::ports::coalescing::Nanos;
 use crate::ports::port::Buffers;
@@ -154,7 +154,7 @@ impl Room {
 
     /// Returns whether no sender is to get more of it than its frames need.
     pub(super) fn is_scarce(&self) -> bool {
-        self.takes(None, Unspent::default()) < 2 * QUANTUM
+        self.takes(None, Unspent::default()) < SCARCE
     }
 
     /// Returns how many bits it takes now beside those of the credit. `shortest` are those of the
