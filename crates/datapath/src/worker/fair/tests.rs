@@ -495,6 +495,32 @@ fn a_flood_of_one_port_costs_flooders_and_its_receive_share_only() {
     }
 }
 
+/// Senders to a port that is not to lose frames pay for the copies beyond its share.
+#[test]
+fn a_flood_of_a_lossless_port_costs_flooders_only() {
+    for (payload, flood) in [(100, 1400), (1400, 100), (1400, 1400)] {
+        let every = 10 * (FRAME + payload as u64);
+        let mut calm = Scene::new(4, &victim_and_third(payload, every));
+        calm.run(LONG);
+        let senders: Vec<_> = victim_and_third(payload, every)
+            .into_iter()
+            .chain(flooders(flood))
+            .collect();
+        let mut flooded = Scene::new(12, &senders);
+        flooded.switch.fabric.shares.set_lossless(PortId(0), true);
+        flooded.run(LONG);
+        for port in [1, 3] {
+            let [before, ..] = calm.received(port);
+            let [now, _, over] = flooded.received(port);
+            let ratio = now as f64 / before as f64;
+            assert!((0.98..1.02).contains(&ratio), "{ratio} at port {port}");
+            assert_eq!(over, 0);
+        }
+        let [_, bytes, over] = flooded.received(0);
+        assert!(bytes > 0 && over == 0, "{over} dropped");
+    }
+}
+
 #[test]
 fn greedy_neighbours_of_a_flooded_port_have_what_they_had_beside_floods_of_many() {
     for (payload, flood) in [
