@@ -7,7 +7,7 @@ use support::Fake;
 /// A test server with the user port "out".
 fn fake() -> Fake {
     let fake = Fake::start();
-    fake.prints("port add out --kind user --segment blue");
+    fake.prints("port add out --kind user --segment blue --network6 fd00:1::/64");
     fake
 }
 
@@ -61,7 +61,7 @@ fn forwards_are_added_and_removed_one_by_one() {
     let added = run(
         &fake,
         "port forward add out",
-        &["tcp [::1]:8000-8009", "vm1:80"],
+        &["tcp [::1]:8000-8009", "[fd00:1::9]:80"],
     );
     assert_eq!(added.0, 0, "{}", added.1);
     let list = fake.prints("port forward list out");
@@ -82,8 +82,13 @@ fn forwards_are_added_and_removed_one_by_one() {
         ("tcp 127.0.0.1:2223", "vm9:22", "a port of the same segment"),
         (
             "tcp [::1]:8005",
-            "vm1:22",
+            "[fd00:1::9]:22",
             "a port that no other forward has",
+        ),
+        (
+            "tcp [::1]:2222",
+            "vm1:22",
+            "an IPv6 address in port_security.addresses",
         ),
         ("2223", "vm1:22", "tcp 127.0.0.1:2222"),
     ] {
