@@ -472,18 +472,21 @@ fn flooders(payload: usize) -> impl Iterator<Item = Traffic> {
     (4..12).map(move |port| (port, 0, payload, 0))
 }
 
+/// A victim and a third pair, each of which takes a tenth of the worker: alone, which has run, and
+/// beside a flood of port 0, which has not.
+fn calm_and_flooded(payload: usize, flood: usize) -> (Scene, Scene) {
+    let every = 10 * (FRAME + payload as u64);
+    let pairs = victim_and_third(payload, every);
+    let mut calm = Scene::new(4, &pairs);
+    calm.run(LONG);
+    let senders: Vec<_> = pairs.into_iter().chain(flooders(flood)).collect();
+    (calm, Scene::new(12, &senders))
+}
+
 #[test]
 fn a_flood_of_one_port_costs_flooders_and_its_receive_share_only() {
     for (payload, flood) in [(100, 1400), (1400, 100), (1400, 1400), (1400, 60_000)] {
-        // Each of the two takes a tenth of the worker.
-        let every = 10 * (FRAME + payload as u64);
-        let mut calm = Scene::new(4, &victim_and_third(payload, every));
-        calm.run(LONG);
-        let senders: Vec<_> = victim_and_third(payload, every)
-            .into_iter()
-            .chain(flooders(flood))
-            .collect();
-        let mut flooded = Scene::new(12, &senders);
+        let (calm, mut flooded) = calm_and_flooded(payload, flood);
         flooded.run(LONG);
         for port in [1, 3] {
             let [before, _, none] = calm.received(port);
@@ -499,14 +502,7 @@ fn a_flood_of_one_port_costs_flooders_and_its_receive_share_only() {
 #[test]
 fn a_flood_of_a_lossless_port_costs_flooders_only() {
     for (payload, flood) in [(100, 1400), (1400, 100), (1400, 1400)] {
-        let every = 10 * (FRAME + payload as u64);
-        let mut calm = Scene::new(4, &victim_and_third(payload, every));
-        calm.run(LONG);
-        let senders: Vec<_> = victim_and_third(payload, every)
-            .into_iter()
-            .chain(flooders(flood))
-            .collect();
-        let mut flooded = Scene::new(12, &senders);
+        let (calm, mut flooded) = calm_and_flooded(payload, flood);
         flooded.switch.fabric.shares.set_lossless(PortId(0), true);
         flooded.run(LONG);
         for port in [1, 3] {
