@@ -23,7 +23,7 @@ fn exceed(bench: &mut Bench) {
     assert!(has_had_it(over) && !has_had_it(other));
 }
 
-/// As an uplink by default: its senders wait while the interface takes no more.
+/// As a scheduled uplink by default: its senders wait while the interface takes no more.
 #[test]
 fn frames_for_a_port_that_holds_its_senders_are_paid_by_them_and_not_dropped() {
     for full in [Full::Hold, Full::Drop] {
