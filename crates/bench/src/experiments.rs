@@ -8,6 +8,7 @@ pub(crate) mod coalescing;
 pub(crate) mod external;
 pub(crate) mod grants;
 pub(crate) mod holding;
+pub(crate) mod kvm;
 pub(crate) mod load;
 pub(crate) mod migration;
 pub(crate) mod neighbours;

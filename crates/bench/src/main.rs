@@ -77,6 +77,9 @@ struct Arguments {
     /// `lasthop-driver`; default: where lasthop-bench lies
     #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
+    /// Directory with the binaries of another build, which takes part in the experiment `kvm`
+    #[arg(long, value_name = "DIR")]
+    before: Option<PathBuf>,
     /// Directory of JSON and plots
     #[arg(
         long,
@@ -178,6 +181,9 @@ enum Experiment {
     UserGaps,
     /// Two processes with sockets over ports, beside the kernel's over TAP ports and a veth pair
     Sockets,
+    /// Guests of real KVM: latency by how long KVM polls, interrupts and work of a busy guest, the
+    /// price of the BPF programs
+    Kvm,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -227,6 +233,7 @@ fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
         cores: [switch, client],
         more,
         bin,
+        before: arguments.before.clone(),
         out: arguments.out.clone(),
         near_below: arguments.near_below,
         machine,
@@ -321,6 +328,7 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Breakdown => experiments::external::breakdown::breakdown(plan),
         Experiment::Alignment => experiments::alignment::alignment(plan),
         Experiment::Coalescing => experiments::coalescing::coalescing(plan),
+        Experiment::Kvm => experiments::kvm::kvm(plan),
         Experiment::Rings => experiments::rings::rings(plan),
         Experiment::Chain => experiments::chain::chain(plan),
         Experiment::Pingpong => experiments::pingpong::ping_pong(plan),

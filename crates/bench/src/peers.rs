@@ -192,6 +192,11 @@ impl Peer {
         self.kind
     }
 
+    /// The Lasthop that it is, if it is one.
+    pub(crate) fn lasthop(&self) -> Option<&lasthop::Lasthop> {
+        self.lasthop.as_ref()
+    }
+
     /// The sockets of its ports for the client.
     pub(crate) fn sockets(&self) -> &[PathBuf] {
         match &self.ports {

@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     pub(crate) more: Vec<usize>,
     /// Directory of Lasthop's binaries.
     pub(crate) bin: PathBuf,
+    /// Directory of another build's binaries, where an experiment compares builds.
+    pub(crate) before: Option<PathBuf>,
     pub(crate) out: PathBuf,
     pub(crate) near_below: f64,
     pub(crate) machine: Machine,
@@ -152,6 +154,7 @@ pub(crate) mod tests {
             cores: [0, 1],
             more: Vec::new(),
             bin: PathBuf::new(),
+            before: None,
             out: out.to_owned(),
             near_below: 200.0,
             machine: Machine::here(),

@@ -16,6 +16,8 @@ pub enum Command {
     MapUpdate = 2,
     /// Loads a program; returns a descriptor.
     ProgramLoad = 5,
+    /// Opens a program by its number; returns a descriptor.
+    ProgramById = 13,
     /// Attaches a program to a tracepoint; returns a descriptor.
     RawTracepointOpen = 17,
     /// Attaches a program to another hook; returns a descriptor.

@@ -19,6 +19,9 @@ pub struct QueueCounts {
     /// Notifications that were put off because the guest ran: how often kicks of a queue from a
     /// guest were suppressed; deferred calls of one to a guest.
     pub deferred: u64,
+    /// Deferred calls during which the guest went to sleep, so that it had better been called at
+    /// once; of a queue to a guest.
+    pub slept_through: u64,
     /// How often the guest was asked for one kick for several frames; of a queue from a guest.
     pub coalesced: u64,
     /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a

@@ -296,6 +296,7 @@ fn events() -> Vec<SupervisorEvent> {
     let watched = WatchedGuests {
         by: text("off"),
         reason: error(),
+        no_halts: error(),
         threads: vec![(port, 4)],
     };
     let vcpus = PortVcpus {

@@ -348,6 +348,8 @@ pub struct WatchedGuests {
     pub by: String,
     /// Reason why it is not "bpf".
     pub reason: Option<String>,
+    /// With "bpf", reason why halts of vCPUs of KVM are not counted.
+    pub no_halts: Option<String>,
     /// Followed threads, by port.
     pub threads: Vec<(PortId, u32)>,
 }

@@ -255,6 +255,7 @@ impl FakeEngine {
                 guest_state: GuestStateStatus {
                     by: GuestStates::Off,
                     reason: Some("no rights".to_owned()),
+                    no_halts: None,
                     missing: vec!["debugfs is not mounted".to_owned()],
                 },
                 ..SwitchStatus::default()
@@ -297,6 +298,7 @@ impl FakeEngine {
                 notifications: Notifications {
                     to_guest: 1200,
                     deferred: 30,
+                    slept_through: 2,
                     kicks: 40,
                     suppressed_kicks: 5,
                     coalesced_kicks: 6,

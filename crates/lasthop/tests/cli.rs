@@ -70,7 +70,7 @@ addresses    any
 dhcp server  allowed
 router       allowed
 vcpus        4, found by names
-interrupts   1200 to the guest, 30 deferred; 40 kicks, suppressed 5 times, coalesced 6 times
+interrupts   1200 to the guest, 30 deferred, 2 of them slept through; 40 kicks, suppressed 5 times, coalesced 6 times
 fault        queue 1: descriptor loop
 connections  0
 ";

@@ -1,7 +1,7 @@
 //! Layout of the memory of states.
 //!
 //! ```text
-//! 0          magic, version, 1 (u32 each)
+//! 0          magic, version, 1, whether halts are counted (u32 each)
 //! CORES_AT   a line of 64 bytes for each core. Its first word: 0 unknown, 1 idle, 2 busy
 //! VCPUS_AT   a line for each slot. Its first word:
 //!
@@ -11,7 +11,10 @@
 //!              +------------------------+---------+-----+
 //!
 //!            how: 0 unknown, 1 running, 2 runnable, 3 blocked. Its second word: 1 with a
-//!            subscription to block events (see `block_events`)
+//!            subscription to block events (see `block_events`). Its third word: the number of
+//!            halts of a vCPU of KVM that have ended. Its fourth word: how
+//!            often KVM polled in the latest of them, up to 64. Its fifth word: the first word as
+//!            it was when the thread blocked last
 //!
 //! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the BPF programs find a
 //!            thread; its bucket is given by the lower bits of its id. 0: free entry
@@ -23,7 +26,7 @@
 /// "LHGS".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LHGS");
 /// Of this layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Most cores that are distinguished; those above never count as idle.
 pub const CORES: usize = 1024;
@@ -39,17 +42,31 @@ pub(crate) const LINE: usize = 64;
 /// Bytes of an entry of a bucket: the thread's id, and behind it its slot.
 pub(crate) const ENTRY: usize = 8;
 
-/// Offset of the number of the writer. Readers of version 1 know another one, 2, for samples of
-/// `/proc`, which are not taken any longer.
+/// Offset of the number of the writer.
 pub(crate) const WRITER_AT: usize = 8;
 /// The writer: the BPF programs.
 pub(crate) const KERNEL: u32 = 1;
+/// Offset of the half word that says whether KVM's halts are counted.
+pub(crate) const COUNTS_HALTS_AT: usize = 12;
 /// Offset of the lines of cores.
 pub(crate) const CORES_AT: usize = 4096;
 /// Offset of the lines of slots.
 pub(crate) const VCPUS_AT: usize = CORES_AT + CORES * LINE;
 /// Offset of the subscription within a slot's line.
 pub(crate) const SUBSCRIPTION_AT: usize = 8;
+/// Offset of the number of halts within a slot's line.
+pub(crate) const HALTS_AT: usize = 16;
+/// Offset of the score of halts in which KVM polled, within a slot's line.
+pub(crate) const POLLED_AT: usize = 24;
+/// Increase of the score by a halt in which KVM polled; each other one decreases it by one.
+pub(crate) const POLLED_ONCE: u64 = 4;
+/// Score above which KVM polls for a vCPU, and the highest one. One late halt does not count: on a
+/// busy machine a vCPU may lose its core before it sleeps.
+pub(crate) const POLLED_OFTEN: u64 = 8;
+/// See [`POLLED_OFTEN`].
+pub(crate) const POLLED_MOST: u64 = 64;
+/// Offset of the state when the thread blocked last, within a slot's line.
+pub(crate) const BLOCKED_AT: usize = 32;
 /// Offset of the buckets.
 pub(crate) const TIDS_AT: usize = VCPUS_AT + SLOTS * LINE;
 /// Bytes of the whole memory, in whole pages.
@@ -80,7 +97,8 @@ pub struct Slot(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Activity {
-    /// It runs on a core.
+    /// It runs on a core. A vCPU of KVM that has halted may do so for a while: KVM polls in its
+    /// thread before it lets it sleep (`halt_poll_ns`).
     Running = 1,
     /// It waits for a core.
     Runnable = 2,

@@ -1,6 +1,7 @@
 //! Loading of the BPF programs, for processes with the rights.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,13 +11,15 @@ use bpf::{Attribute, Command, Instruction, LICENSE, number};
 
 use crate::Table;
 use crate::layout::SIZE;
-use crate::program::Kernel;
+use crate::program::{self, Kernel};
 
 // `linux/bpf.h`.
 pub(crate) const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_RING: u32 = 27;
 pub(crate) const MAPPABLE: u32 = 1 << 10;
 const PROG_TYPE_TRACING: u32 = 26;
+/// Needs no type information, so that KVM may be a module.
+const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 const ATTACH_RAW_TRACEPOINT: u32 = 23;
 /// Places of fields in `union bpf_attr` for a program, counted in 32 bits.
 const LOG_LEVEL: usize = 6;
@@ -27,6 +30,9 @@ const ATTACH_TO: usize = 27;
 const LOG: usize = 4;
 /// Bytes of the verifier's log of a refused program.
 const LOG_BYTES: usize = 64 << 10;
+
+/// The end of a halt, `include/trace/events/kvm.h` of Linux.
+const HALT: &CStr = c"kvm_vcpu_wakeup";
 
 /// The number of the initial PID namespace (`PROC_PID_INIT_INO`): elsewhere threads have other ids
 /// than in the kernel.
@@ -45,7 +51,7 @@ pub enum LoadError {
     #[error("the program: {0}")]
     Assembly(#[from] AssemblyError),
     /// KVM was not loaded when the program was to be attached.
-    #[error("the kernel has no tracepoints of KVM's: KVM is not loaded")]
+    #[error("KVM was not loaded when Lasthop started; restart Lasthop once it is")]
     NoKvm,
     /// This process lacks the rights.
     #[error(
@@ -74,6 +80,8 @@ pub struct Programs {
     pub ring: OwnedFd,
     /// Descriptors by name that keep the programs attached.
     links: Descriptors,
+    /// Reason why halts of vCPUs are not counted. An adopter does not know it.
+    pub no_halts: Option<LoadError>,
 }
 
 /// Descriptors by name, as a process hands them to its successor.
@@ -94,6 +102,7 @@ impl Programs {
             table: Table::over(memory.as_fd(), memory.try_clone()?)?,
             ring: sys::file::fixed("lasthop-ring", 0)?,
             links: Descriptors::new(),
+            no_halts: None,
         })
     }
 
@@ -118,10 +127,15 @@ impl Programs {
         let table = Table::adopt(memory)?;
         let mut links = std::mem::take(descriptors);
         links.retain(|name, _| name != STATES && name != RING);
-        Ok(Self { table, ring, links })
+        Ok(Self {
+            table,
+            ring,
+            links,
+            no_halts: None,
+        })
     }
 
-    /// Loads and starts the programs.
+    /// Loads and starts the programs. Without KVM there are states, and no halts.
     ///
     /// # Errors
     /// The reason; nothing was changed then.
@@ -141,12 +155,56 @@ impl Programs {
         let ring = make_ring()?;
         let switch = kernel.at_switch(map.as_fd(), ring.as_fd())?;
         let wakeup = kernel.at_wakeup(map.as_fd())?;
-        let links = Descriptors::from([
+        let mut links = Descriptors::from([
             ("sched_switch".to_owned(), attach(kernel.switch, &switch)?),
             ("sched_wakeup".to_owned(), attach(kernel.wakeup, &wakeup)?),
         ]);
+        let no_halts = match count_halts(map.as_fd()) {
+            Ok(link) => {
+                links.insert(HALT.to_string_lossy().into_owned(), link);
+                table.set_counts_halts();
+                None
+            }
+            Err(error) => Some(error),
+        };
         visit_cores();
-        Ok(Self { table, ring, links })
+        Ok(Self {
+            table,
+            ring,
+            links,
+            no_halts,
+        })
+    }
+}
+
+/// Attaches the program that counts halts, until the link is closed.
+fn count_halts(map: BorrowedFd<'_>) -> Result<OwnedFd, LoadError> {
+    let program = load_raw(&program::at_halt(map)?)?;
+    attach_raw(&program, HALT)?.ok_or(LoadError::NoKvm)
+}
+
+/// Loads a program for raw tracepoints.
+pub(crate) fn load_raw(code: &[Instruction]) -> Result<OwnedFd, LoadError> {
+    // Kind, instructions, pointers to them and to the license.
+    let mut attribute = Attribute::new(&[PROG_TYPE_RAW_TRACEPOINT, code.len() as u32])
+        .point(1, code)
+        .point(2, &LICENSE);
+    attribute.make(Command::ProgramLoad).map_err(rights)
+}
+
+/// Attaches such a program to a tracepoint, until the link is closed. `None`: the kernel has no
+/// such tracepoint.
+pub(crate) fn attach_raw(
+    program: &OwnedFd,
+    tracepoint: &CStr,
+) -> Result<Option<OwnedFd>, LoadError> {
+    // The name, and the program.
+    let attribute = Attribute::new(&[0, 0, number(program)]);
+    let mut attribute = attribute.point(0, tracepoint.to_bytes_with_nul());
+    match attribute.make(Command::RawTracepointOpen) {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(rights(error)),
     }
 }
 

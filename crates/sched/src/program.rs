@@ -1,4 +1,5 @@
-//! The two BPF programs: one at each context switch, one at each wake-up.
+//! The BPF programs: one at each context switch, one at each wake-up, one at each halt of a vCPU of
+//! KVM.
 //!
 //! ```text
 //! sched_switch(preempt, prev, next, prev_state):        sched_wakeup(task):
@@ -10,6 +11,11 @@
 //!         else:                       it is blocked; with a subscription: a record
 //!         on this core, since now
 //!     if next is followed: it runs, on this core, since now
+//!
+//! kvm_vcpu_wakeup(ns, waited), at the end of a halt of so many nanoseconds:
+//!     if the current thread is followed: it has one halt more, and
+//!         if it did not sleep meanwhile, or blocked later than it halted: KVM has polled in its
+//!         place, and its score rises, else it falls
 //! ```
 //!
 //! Every context switch of the host pays for this, so threads that are not followed must cost next
@@ -26,20 +32,27 @@ use bpf::btf::{Btf, BtfError, Id, Kind};
 
 use crate::Activity;
 use crate::layout::{
-    BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HOW, IDLE, LINE, SINCE_BELOW, SINCE_SHIFT,
-    SLOTS, SUBSCRIPTION_AT, TIDS_AT, VCPUS_AT, WAYS,
+    BLOCKED_AT, BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HALTS_AT, HOW, IDLE, LINE,
+    POLLED_AT, POLLED_MOST, POLLED_ONCE, SINCE_BELOW, SINCE_SHIFT, SLOTS, SUBSCRIPTION_AT, TIDS_AT,
+    VCPUS_AT, WAYS,
 };
 
 /// `BPF_FUNC_ktime_get_ns`: the monotonic clock.
 const TIME: i32 = 5;
 /// `BPF_FUNC_get_smp_processor_id`; recent kernels replace it by one load.
 const CORE: i32 = 8;
+/// `BPF_FUNC_get_current_pid_tgid`: process id in the upper half, thread id in the lower.
+pub(crate) const CURRENT: i32 = 14;
 /// `BPF_FUNC_ringbuf_output`: a record for user space.
 const RING_OUTPUT: i32 = 130;
 /// `BPF_RB_FORCE_WAKEUP`: wakes the threads that wait for records.
 const WAKE_UP: i32 = 2;
 /// `TASK_DEAD` of `linux/sched.h`.
 const DEAD: i32 = 0x80;
+
+/// Nanoseconds from a halt to its end, or to the sleep, above which KVM has polled: an interrupt that
+/// is there already ends a halt sooner.
+const POLLED: i32 = 5000;
 
 /// On the stack: the core, at its place in a state's word.
 const OWN_CORE: i16 = -8;
@@ -210,6 +223,58 @@ impl Kernel {
     }
 }
 
+/// Assembles the program for KVM's `kvm_vcpu_wakeup`, which the vCPU's thread passes at the end of
+/// each halt, whether it slept or KVM polled in its place. It needs no type information, so that
+/// KVM may be a module.
+///
+/// # Errors
+/// None, unless there is a mistake here.
+pub(crate) fn at_halt(map: BorrowedFd<'_>) -> Result<Vec<Instruction>, AssemblyError> {
+    let mut a = Assembler::default();
+    let (end, slept) = (a.label(), a.label());
+    let (polled, not_polled) = (a.label(), a.label());
+    a.set(R9, R1).call(CURRENT);
+    // The lower half.
+    a.store(Width::Double, R10, OWN_CORE, R0)
+        .load(Width::Word, R7, R10, OWN_CORE);
+    find(&mut a, map, R7, end);
+    // Until the end: R8 is the line, R7 the length of the halt.
+    a.map_value(R8, map, VCPUS_AT as u32)
+        .add(R8, R6)
+        .load(Width::Double, R2, R8, HALTS_AT as i16)
+        .add(R2, 1)
+        .store(Width::Double, R8, HALTS_AT as i16, R2);
+    a.load(Width::Double, R7, R9, 0)
+        .load(Width::Double, R3, R9, 8)
+        .jump_if(R3, If::Other, 0, slept)
+        .jump_if(R7, If::More, POLLED, polled)
+        .jump(not_polled);
+    // blocked - (now - length) > POLLED, without subtractions, and with times as in a state's word.
+    a.place(slept)
+        .call(TIME)
+        .add(R0, POLLED)
+        .shift_left(R0, SINCE_SHIFT as i32);
+    a.load(Width::Double, R2, R8, BLOCKED_AT as i16)
+        .and(R2, !(SINCE_BELOW as i32))
+        .shift_left(R7, SINCE_SHIFT as i32)
+        .add(R2, R7)
+        .jump_if(R2, If::More, R0, polled)
+        .jump(not_polled);
+    let most = (POLLED_MOST - POLLED_ONCE) as i32;
+    for (label, change) in [(polled, POLLED_ONCE as i32), (not_polled, -1)] {
+        a.place(label).load(Width::Double, R2, R8, POLLED_AT as i16);
+        match change {
+            1.. => a.jump_if(R2, If::More, most, end),
+            _ => a.jump_if(R2, If::Equal, 0, end),
+        };
+        a.add(R2, change)
+            .store(Width::Double, R8, POLLED_AT as i16, R2)
+            .jump(end);
+    }
+    a.place(end).set(R0, 0).exit();
+    a.finish()
+}
+
 /// Looks up the thread whose id a register holds, and jumps to `missing` if it is not followed.
 /// Else R8 points to its entry and R6 is the offset of its slot's line behind the first. R1 and R2
 /// are clobbered.
@@ -242,12 +307,14 @@ fn now(a: &mut Assembler) {
         .or(R0, R1);
 }
 
-/// Emits a record if the state in R0, just stored in the line that R1 points to, is that of a
-/// blocked thread, and has a subscription, which is cleared. Else jumps to `next`. R1 to R5 are
-/// clobbered.
+/// Keeps the state in R0, just stored in the line that R1 points to, if it is that of a blocked
+/// thread, and emits a record if that has a subscription, which is cleared. Else jumps to `next`. R1
+/// to R5 are clobbered.
 fn emit_event(a: &mut Assembler, ring: BorrowedFd<'_>, next: Label) {
-    a.and(R0, HOW as i32)
-        .jump_if(R0, If::Other, Activity::Blocked as i32, next);
+    a.set(R2, R0)
+        .and(R2, HOW as i32)
+        .jump_if(R2, If::Other, Activity::Blocked as i32, next);
+    a.store(Width::Double, R1, BLOCKED_AT as i16, R0);
     // Adds nothing, but on x86-64 it is a full barrier: the state is stored before the subscription
     // is loaded.
     a.set(R2, 0).add_shared(R1, SUBSCRIPTION_AT as i16, R2);

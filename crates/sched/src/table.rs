@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use crate::layout::{
-    BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, KERNEL, LINE, MAGIC, SIZE, SLOTS, Slot, TIDS_AT,
-    VCPUS_AT, VERSION, Vcpu, WAYS, WRITER_AT,
+    BUCKETS, BUSY, CORES, CORES_AT, COUNTS_HALTS_AT, ENTRY, HALTS_AT, IDLE, KERNEL, LINE, MAGIC,
+    POLLED_AT, POLLED_MOST, SIZE, SLOTS, Slot, TIDS_AT, VCPUS_AT, VERSION, Vcpu, WAYS, WRITER_AT,
 };
 use crate::region::Region;
 
@@ -110,6 +110,7 @@ impl Table {
         let entry = self.entries(thread).find(|at| self.thread_at(*at) == 0)?;
         let slot = self.free.pop_front()?;
         self.clear(slot);
+        self.set_polls_for(slot, false);
         let number = self.region.half(entry + 4);
         number.store(slot.0.into(), Ordering::Relaxed);
         // The slot is stored before a reader can find it.
@@ -172,6 +173,34 @@ impl Table {
         self.word(slot).store(0, Ordering::Relaxed);
     }
 
+    /// Notes that halts of vCPUs of KVM are counted from now on.
+    pub fn set_counts_halts(&self) {
+        self.region
+            .half(COUNTS_HALTS_AT)
+            .store(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether halts of vCPUs of KVM are counted.
+    #[must_use]
+    pub fn counts_halts(&self) -> bool {
+        self.region.half(COUNTS_HALTS_AT).load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts a halt that has ended, as the BPF program does: for tests of readers.
+    pub fn count_halt(&self, slot: Slot) {
+        let at = usize::from(slot.0).min(SLOTS - 1);
+        let halts = self.region.word(VCPUS_AT + at * LINE + HALTS_AT);
+        halts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Stores whether KVM polls in the place of a vCPU that has halted, as the BPF program does.
+    pub fn set_polls_for(&self, slot: Slot, polls: bool) {
+        let at = usize::from(slot.0).min(SLOTS - 1);
+        let polled = self.region.word(VCPUS_AT + at * LINE + POLLED_AT);
+        let score = if polls { POLLED_MOST } else { 0 };
+        polled.store(score, Ordering::Relaxed);
+    }
+
     /// Stores whether a core idles.
     pub fn set_core(&self, core: usize, idles: bool) {
         if core < CORES {
@@ -232,6 +261,30 @@ mod tests {
         assert!(view.core_idles(7) && !view.core_idles(6));
         table.set_core(7, false);
         assert!(!view.core_idles(7));
+    }
+
+    #[test]
+    fn halts_are_those_of_their_vcpu() {
+        let (mut table, view) = table();
+        let [one, other] = [1, 2].map(|thread| table.follow(thread).unwrap());
+        assert!(!view.counts_halts() && !table.counts_halts());
+        table.set_counts_halts();
+        assert!(view.counts_halts() && table.counts_halts());
+        table.count_halt(one);
+        table.count_halt(one);
+        assert_eq!([view.halts(one), view.halts(other)], [2, 0]);
+        assert_eq!(view.state(one), None, "a state of its own");
+        table.set_polls_for(one, true);
+        assert_eq!([one, other].map(|slot| view.polls_for(slot)), [true, false]);
+        table.unfollow(1);
+        let slots: Vec<_> = (3..SLOTS as u32 + 2)
+            .map(|n| table.follow(n).unwrap())
+            .collect();
+        assert!(
+            slots.contains(&one) && !view.polls_for(one),
+            "of another thread"
+        );
+        assert_eq!(view.halts(Slot(u16::MAX)), 0);
     }
 
     #[test]

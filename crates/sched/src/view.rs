@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{
-    CORES, CORES_AT, IDLE, KERNEL, LINE, MAGIC, SLOTS, Slot, VCPUS_AT, VERSION, Vcpu, WRITER_AT,
+    CORES, CORES_AT, COUNTS_HALTS_AT, HALTS_AT, IDLE, KERNEL, LINE, MAGIC, POLLED_AT, POLLED_OFTEN,
+    SLOTS, Slot, VCPUS_AT, VERSION, Vcpu, WRITER_AT,
 };
 use crate::region::Region;
 
@@ -40,6 +41,40 @@ impl View {
         }
         let word = self.region.word(VCPUS_AT + slot * LINE);
         Vcpu::from_word(word.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether halts of vCPUs of KVM are counted.
+    #[inline]
+    #[must_use]
+    pub fn counts_halts(&self) -> bool {
+        self.region.half(COUNTS_HALTS_AT).load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the number of halts of a vCPU that have ended, since any time; 0 for a thread that
+    /// is no vCPU of KVM, and for all where they are not counted ([`View::counts_halts`]).
+    #[inline]
+    #[must_use]
+    pub fn halts(&self, slot: Slot) -> u64 {
+        let slot = usize::from(slot.0);
+        if slot >= SLOTS {
+            return 0;
+        }
+        let word = self.region.word(VCPUS_AT + slot * LINE + HALTS_AT);
+        word.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether KVM polls in the place of a vCPU that has halted, before it lets it sleep, as
+    /// it did in several of the latest halts.
+    #[inline]
+    #[must_use]
+    pub fn polls_for(&self, slot: Slot) -> bool {
+        let slot = usize::from(slot.0);
+        slot < SLOTS
+            && self
+                .region
+                .word(VCPUS_AT + slot * LINE + POLLED_AT)
+                .load(Ordering::Relaxed)
+                > POLLED_OFTEN
     }
 
     /// Returns whether a core is idle. A core without a known state is not idle. A caller that

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{Descriptors, LoadError, Programs};
 use sched::{Activity, BlockEvents, Slot, Vcpu, View};
+use testkit::kvm::{KvmGuest, KvmGuestConfig, Task};
 use testkit::skip::skipped;
 use testkit::wait::{wait_for, wait_until};
 
@@ -184,7 +185,8 @@ fn programs_run_on_for_the_successor_that_adopts_them() {
     let copies = programs.descriptors();
     let copies = copies.map(|(name, fd)| (name.to_owned(), fd.try_clone_to_owned().unwrap()));
     let mut copies: Descriptors = copies.collect();
-    assert_eq!(copies.len(), 4);
+    // States, ring, two links, and that of halts where there is KVM.
+    assert_eq!(copies.len(), 4 + usize::from(programs.table.counts_halts()));
     drop(programs);
     let next = Programs::adopt(&mut copies).unwrap();
     assert!(next.table.threads().eq([(subject.id, slot)]));
@@ -234,6 +236,76 @@ fn a_thread_that_has_ended_is_known_to_have() {
     assert_eq!(view.state(slot), None);
     programs.table.unfollow(subject.id);
     assert_eq!(programs.table.threads().count(), 0);
+}
+
+/// Interrupts of a guest whose halts are counted.
+const INTERRUPTS: u64 = 100;
+/// Interrupts within which KVM learns to poll for a millisecond: it begins with none and 10 us.
+const GROWS: u64 = 6;
+
+/// Returns the halts of a guest that is interrupted so often, after a pause each, and whether KVM
+/// polled in its place; `None` where there is no KVM.
+fn halts(
+    programs: &mut Programs,
+    core: usize,
+    (task, polls_ns): (Task, u32),
+    (times, pause): (u64, Duration),
+) -> Option<(u64, bool)> {
+    let config = KvmGuestConfig {
+        task,
+        halt_poll_ns: Some(polls_ns),
+        ..KvmGuestConfig::default()
+    };
+    let guest = KvmGuest::unconnected(config).map_err(skipped).ok()?;
+    guest.set_affinity(0, core).unwrap();
+    let view = View::map(programs.table.reader()).unwrap();
+    let slot = programs.table.follow(guest.vcpu_threads()[0]).unwrap();
+    let interrupt = || {
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        guest.interrupt();
+        assert!(guest.answered().wait(EVENT_TIMEOUT) > 0);
+    };
+    interrupt();
+    let before = view.halts(slot);
+    (0..times).for_each(|_| interrupt());
+    Some((view.halts(slot) - before, view.polls_for(slot)))
+}
+
+#[test]
+fn each_halt_of_a_vcpu_is_counted_and_none_of_one_that_works() {
+    let Some((mut programs, core, _alone)) = programs() else {
+        return;
+    };
+    if let Some(error) = &programs.no_halts {
+        return skipped(error);
+    }
+    let mut halts = |scene, interrupts| halts(&mut programs, core, scene, interrupts);
+    let (at_once, later) = (Duration::ZERO, Duration::from_millis(1));
+    // Polled for or put to sleep, a halt is a halt. KVM may end one for a reason of its own.
+    let all = INTERRUPTS..=INTERRUPTS + 10;
+    for polls_ns in [0, 200_000] {
+        let Some((count, _)) = halts((Task::Halt, polls_ns), (INTERRUPTS, at_once)) else {
+            return;
+        };
+        assert!(all.contains(&count), "{count}");
+    }
+    let working = halts((Task::Work, 200_000), (INTERRUPTS, at_once));
+    assert_eq!(working, Some((0, false)));
+    // A busy machine may delay what is measured.
+    let mut polled = |polls_ns, times, pause| {
+        let halted = halts((Task::Halt, polls_ns), (times, pause));
+        halted.unwrap().1
+    };
+    wait_until("halts end in polls", || {
+        polled(200_000, INTERRUPTS, at_once)
+    });
+    wait_until("sleeps begin after polls", || {
+        polled(10_000_000, GROWS, later)
+    });
+    wait_until("nothing is polled for", || !polled(0, INTERRUPTS, at_once));
+    wait_until("no sleep is late", || !polled(0, INTERRUPTS, later));
 }
 
 /// Returns whether an event comes within the limit.

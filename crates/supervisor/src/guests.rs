@@ -65,6 +65,8 @@ pub(super) struct Guests {
     by: GuestStates,
     /// Reason why there are no states.
     reason: Option<String>,
+    /// Reason why halts are not counted.
+    no_halts: Option<String>,
     search: Search,
     /// Programs of the version before that this one cannot use: it gets them back if the upgrade
     /// fails.
@@ -93,7 +95,8 @@ impl Guests {
     fn open(&mut self, by: GuestStates) {
         self.by = by;
         (self.source, self.reason) = source(by);
-        if let StateSource::Programs(_) = self.source {
+        if let StateSource::Programs(programs) = &self.source {
+            self.no_halts = programs.no_halts.as_ref().map(ToString::to_string);
             self.search.load();
         }
         match &self.reason {
@@ -137,6 +140,7 @@ impl Guests {
         WatchedGuests {
             by: self.by().to_owned(),
             reason: self.reason.clone(),
+            no_halts: self.no_halts.clone(),
             threads: self.slots.iter().map(count).collect(),
         }
     }

@@ -13,7 +13,7 @@
 //! * [`memif`]: a memif client
 //! * [`pipe_end`]: an end of a pipe, as its server sees it
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
-//! * [`kvm`]: a small VMM of KVM's, whose vCPUs halt
+//! * [`kvm`]: small VMMs of KVM's, whose vCPUs halt, and a guest behind vhost-user
 //! * [`iommu`]: a guest's IOMMU, and the IOTLB messages of its VMM
 //! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads

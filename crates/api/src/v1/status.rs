@@ -113,6 +113,10 @@ pub struct GuestStateStatus {
     pub by: GuestStates,
     /// The reason why it is not `bpf`.
     pub reason: Option<String>,
+    /// With `bpf`, the reason why halts of KVM's vCPUs are not counted: then no guest is known to
+    /// work, and no interrupt is deferred.
+    #[serde(default)]
+    pub no_halts: Option<String>,
     /// Ways to find vCPU threads that are missing, with the reasons.
     #[serde(default)]
     pub missing: Vec<String>,
@@ -529,8 +533,12 @@ pub struct VcpuSearch {
 pub struct Notifications {
     /// Interrupts sent to the guest.
     pub to_guest: u64,
-    /// Interrupts that were deferred because the guest ran (interrupt coalescing).
+    /// Interrupts that were deferred because the guest worked (interrupt coalescing).
     pub deferred: u64,
+    /// Deferred interrupts during which the guest went to sleep: it had better been interrupted at
+    /// once.
+    #[serde(default)]
+    pub slept_through: u64,
     /// Kicks received from the guest.
     pub kicks: u64,
     /// How often the guest was spared kicks because it ran (kick suppression).

@@ -335,7 +335,7 @@ mod tests {
             ]
         );
         let field = |step: &Step| serde_json::to_value(&step.fields[0]).unwrap();
-        let period = json!({"field": "coalescing.period_us", "from": 125, "to": 7});
+        let period = json!({"field": "coalescing.period_us", "from": 250, "to": 7});
         assert_eq!(field(&all[0]), period);
         assert_eq!(
             field(&all[1]),

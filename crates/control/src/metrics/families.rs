@@ -374,6 +374,10 @@ fn queues(facts: &Facts, page: &mut Page) {
             "Notifications that were put off because the guest ran, since the queue was started: \
              suppressed kicks for odd queues, deferred interrupts for even ones."
             queue.counts.deferred;
+        "lasthop_queue_slept_through_notifications"
+            "Deferred interrupts during which the guest went to sleep, since the queue was \
+             started; even queues only."
+            queue.counts.slept_through;
         "lasthop_queue_coalesced_kicks"
             "How often the guest was asked for one kick for several frames, since the queue was \
              started; odd queues only."

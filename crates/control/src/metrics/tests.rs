@@ -117,6 +117,7 @@ fn facts() -> Facts {
                 drops: vec![(DropReason::AclDenied, 3), (DropReason::Runt, 1)],
                 notifications: 4,
                 deferred: 3,
+                slept_through: 1,
                 coalesced: 6,
                 full_ns: 2_500_000_000,
                 misaligned: 7,
@@ -281,6 +282,7 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_queue_misaligned_frames_total{port="vm1",queue="1"}                  | 7.0
         lasthop_queue_notifications_total{port="vm1",queue="1"}                      | 4.0
         lasthop_queue_deferred_notifications_total{port="vm1",queue="1"}             | 3.0
+        lasthop_queue_slept_through_notifications_total{port="vm1",queue="1"}        | 1.0
         lasthop_queue_coalesced_kicks_total{port="vm1",queue="1"}                    | 6.0
         lasthop_queue_dropped_frames_total{port="vm1",queue="1",reason="acl-denied"} | 3.0
         lasthop_worker_busy_cycles_total{worker="0",kind="worker"}                   | 5000.0

@@ -9,11 +9,15 @@
 //! frames published --> THRESHOLD since the last notification? --yes--> notify
 //!                      the last one PERIOD ago or longer? -------yes--> notify: after silence
 //!                                                                       no frame waits
-//!                      receiver not known to run? ---------------yes--> notify
+//!                      receiver not known to work? --------------yes--> notify
 //!                      otherwise wait until PERIOD after the last one, or the receiver blocks
 //! ```
-//! In the other direction, a guest that has kicked need not kick again for a PERIOD as long as it
-//! runs, though its queue is not polled. When its vCPU blocks, a block event wakes the worker
+//! A vCPU of KVM that has halted still runs as far as the scheduler knows, for 200 microseconds by
+//! default: KVM polls in its thread before it lets it sleep. So a guest whose vCPUs run is known to
+//! work only by its past notifications, of which none has ended a halt (`WorkRecord`).
+//!
+//! In the other direction, a guest that has kicked need not kick again for half a PERIOD as long as
+//! it runs, though its queue is not polled. When its vCPU blocks, a block event wakes the worker
 //! ([`Vcpus::listen`]), so that the guest waits for no frame that lies there. That is done where
 //! the worker may run on the guest's core, and as long as it pays (`worker/suppressed_kicks.rs`):
 //! on a core of its own the worker rather works beside the guest.
@@ -35,6 +39,17 @@ const MAX_SKIPS: u32 = 1024;
 /// Failures that count at most: more would skip no more, and would have to be made good one by one.
 const MAX_FAILURES: u32 = (MAX_SKIPS / SKIPS).ilog2();
 
+/// Time within which a notification that wakes a halted vCPU is seen to have done so, nanoseconds.
+/// It takes 10 to 20 microseconds; a longer time costs one notification more when a guest begins
+/// to work.
+const WAKES_WITHIN: Nanos = 60_000;
+/// Notifications in a row that end no halt, and nanoseconds since the first of them, after which a
+/// guest is known to work. It takes several, because one may come while a guest works that halts a
+/// moment later.
+const FOUND_WORKING: (u32, Nanos) = (4, 800_000);
+/// Periods without a notification after which earlier ones tell nothing.
+const FORGOTTEN: u64 = 2;
+
 /// The joint state of the vCPUs that serve a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
@@ -53,12 +68,18 @@ pub struct Processor {
     pub core: usize,
     /// The time since when it sleeps, if it does.
     pub asleep: Option<Nanos>,
+    /// Whether KVM polls in its place when it halts, so that it sleeps only some time later.
+    pub polled_for: bool,
 }
 
 /// The states of the vCPUs behind a port, read without a system call.
 pub trait Vcpus: Send + Sync + std::fmt::Debug {
     /// Returns the joint state of the vCPUs that serve queue pair `pair` of `pairs`.
     fn activity(&self, pair: u16, pairs: u16) -> Activity;
+
+    /// Returns the number of halts of the vCPUs that serve queue pair `pair` of `pairs` that have
+    /// ended, since any time; it wraps around. `None` where halts are not counted.
+    fn halts(&self, pair: u16, pairs: u16) -> Option<u64>;
 
     /// Returns the vCPU that serves queue pair `pair` of `pairs`. `None` where there are several,
     /// or nothing is known.
@@ -68,6 +89,34 @@ pub trait Vcpus: Send + Sync + std::fmt::Debug {
     /// `false` where there are no block events.
     fn listen(&self, _pair: u16, _pairs: u16) -> bool {
         false
+    }
+}
+
+/// The vCPUs that serve one queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Servers<'a> {
+    /// Those of the port, if they are known.
+    pub vcpus: Option<&'a dyn Vcpus>,
+    /// The queue pair.
+    pub pair: u16,
+    /// The number of queue pairs of the port.
+    pub pairs: u16,
+}
+
+impl Servers<'_> {
+    /// Returns their joint state.
+    #[inline]
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        self.vcpus.map_or(Activity::Unknown, |vcpus| {
+            vcpus.activity(self.pair, self.pairs)
+        })
+    }
+
+    /// Returns the number of their halts that have ended; see [`Vcpus::halts`].
+    #[inline]
+    fn halts(&self) -> Option<u64> {
+        self.vcpus?.halts(self.pair, self.pairs)
     }
 }
 
@@ -109,17 +158,21 @@ impl Rules {
         }
     }
 
-    /// Returns whether a deferred notification is due by time or number, not because of the
-    /// receiver's state.
+    /// Returns whether notifications are deferred at all.
     #[must_use]
-    pub fn is_up(&self, published: u32, last: Option<Nanos>, now: Nanos) -> bool {
-        let until = last.map_or(0, |last| last + self.period);
-        now >= until || published >= self.threshold
+    pub fn defers(&self) -> bool {
+        self.period > 0
+    }
+
+    /// Returns whether so many buffers since the last notification are notified at once.
+    #[must_use]
+    pub fn are_many(&self, published: u32) -> bool {
+        published >= self.threshold
     }
 
     /// Returns the time until which the notification of a queue can wait; `None`: it is due.
-    /// `published`: buffers since the last notification. `activity` is called only where it
-    /// matters.
+    /// `published`: buffers since the last notification. `works`: whether the receiver is known to
+    /// work; called only where it matters.
     #[inline]
     #[must_use]
     pub fn wait(
@@ -127,20 +180,18 @@ impl Rules {
         published: u32,
         last: Option<Nanos>,
         now: Nanos,
-        activity: impl FnOnce() -> Activity,
+        works: impl FnOnce() -> bool,
     ) -> Option<Nanos> {
         let until = last? + self.period;
-        let may_wait = now < until && published < self.threshold;
-        (may_wait && activity() == Activity::Running).then_some(until)
+        let may_wait = now < until && !self.are_many(published);
+        (may_wait && works()).then_some(until)
     }
-}
 
-impl Rules {
     /// Returns the time until which a guest that kicks now need not kick again, if it runs.
     #[inline]
     #[must_use]
     pub fn quiet_until(&self, now: Nanos) -> Nanos {
-        now + self.period
+        now + self.period / 2
     }
 
     /// Returns the time in which frames of a guest gather for one kick while its worker sleeps; 0:
@@ -155,6 +206,63 @@ impl Rules {
     #[must_use]
     pub fn threshold(&self) -> u32 {
         self.threshold
+    }
+}
+
+/// What the notifications of a queue tell of the guest: whether it works.
+///
+/// A notification that finds a vCPU halted, asleep or while KVM polls in its place, ends that halt.
+/// A guest whose last [`FOUND_WORKING`] notifications have ended none was at work each time. It may
+/// have halted since: then the next notification tells, so one is deferred in error at most.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct WorkRecord {
+    /// Halts of the vCPUs when they were counted last.
+    halts: u64,
+    /// Notifications since a halt has ended.
+    notifications: u32,
+    /// Times of the first and of the last of them.
+    since: Nanos,
+    last: Nanos,
+    /// Whether the last notification was a deferred one, and the guest may have slept meanwhile.
+    was_deferred: bool,
+}
+
+impl WorkRecord {
+    /// Returns whether the guest is known to work. `learn` is called with whether the last deferral
+    /// paid, once that is known: not if the guest had halted meanwhile.
+    pub(crate) fn works(
+        &mut self,
+        servers: Servers<'_>,
+        now: Nanos,
+        learn: impl FnOnce(bool),
+    ) -> bool {
+        let Some(halts) = servers.halts() else {
+            return false;
+        };
+        let halted = std::mem::replace(&mut self.halts, halts) != halts;
+        let is_known = halted || now >= self.last + WAKES_WITHIN;
+        if self.was_deferred && is_known {
+            self.was_deferred = false;
+            learn(!halted);
+        }
+        if halted || servers.activity() != Activity::Running {
+            self.notifications = 0;
+        }
+        let (notifications, time) = FOUND_WORKING;
+        self.notifications >= notifications && now >= self.since + time
+    }
+
+    /// Notes a notification. `was_deferred`: it was, for as long as it may be.
+    pub(crate) fn notified(&mut self, rules: Rules, now: Nanos, was_deferred: bool) {
+        if now > self.last + FORGOTTEN * rules.period {
+            self.notifications = 0;
+        }
+        if self.notifications == 0 {
+            self.since = now;
+        }
+        self.notifications = self.notifications.saturating_add(1);
+        self.last = now;
+        self.was_deferred = was_deferred;
     }
 }
 
@@ -197,36 +305,32 @@ mod tests {
         kick_window: 80_000,
     };
 
-    fn wait(published: u32, last: Option<Nanos>, now: Nanos, activity: Activity) -> Option<Nanos> {
-        RULES.wait(published, last, now, || activity)
+    fn wait(published: u32, last: Option<Nanos>, now: Nanos, works: bool) -> Option<Nanos> {
+        RULES.wait(published, last, now, || works)
     }
 
     #[test]
     fn a_guest_that_runs_and_was_just_notified_waits_for_the_period() {
-        assert_eq!(wait(1, Some(1000), 1001, Activity::Running), Some(126_000));
-        assert_eq!(
-            wait(1, Some(1000), 125_999, Activity::Running),
-            Some(126_000)
-        );
-        assert_eq!(wait(1, Some(1000), 126_000, Activity::Running), None);
+        assert_eq!(wait(1, Some(1000), 1001, true), Some(126_000));
+        assert_eq!(wait(1, Some(1000), 125_999, true), Some(126_000));
+        assert_eq!(wait(1, Some(1000), 126_000, true), None);
     }
 
     #[test]
-    fn a_guest_that_sleeps_or_is_not_known_never_waits() {
-        assert_eq!(wait(1, Some(1000), 1001, Activity::Blocked), None);
-        assert_eq!(wait(1, Some(1000), 1001, Activity::Unknown), None);
+    fn a_guest_that_is_not_known_to_work_never_waits() {
+        assert_eq!(wait(1, Some(1000), 1001, false), None);
     }
 
     #[test]
     fn many_frames_never_wait() {
-        assert_eq!(wait(63, Some(1000), 1001, Activity::Running), Some(126_000));
-        assert_eq!(wait(64, Some(1000), 1001, Activity::Running), None);
+        assert_eq!(wait(63, Some(1000), 1001, true), Some(126_000));
+        assert_eq!(wait(64, Some(1000), 1001, true), None);
     }
 
     #[test]
     fn the_first_frame_after_silence_never_waits() {
-        assert_eq!(wait(1, None, 5, Activity::Running), None);
-        assert_eq!(wait(1, Some(5), 200_000, Activity::Running), None);
+        assert_eq!(wait(1, None, 5, true), None);
+        assert_eq!(wait(1, Some(5), 200_000, true), None);
     }
 
     /// Offers so many opportunities, of which nine of ten pay or none. Returns how many it took.
@@ -276,7 +380,7 @@ mod tests {
                 now = next;
                 published += frames;
                 oldest = oldest.or(Some(now));
-                match wait(published, last, now, Activity::Running) {
+                match wait(published, last, now, true) {
                     until @ Some(_) => due = until,
                     None => {
                         prop_assert!(

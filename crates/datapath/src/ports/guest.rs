@@ -26,7 +26,7 @@ use self::queue::PLAIN;
 pub use self::queue::{GuestFault, GuestQueue};
 use crate::ports::batch::{Batch, Pieces};
 use crate::ports::calls::{CallFd, PendingCalls};
-use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
+use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Servers, Vcpus};
 use crate::ports::payload::Outgoing;
 use crate::ports::port::{Accepts, Buffers, Port, Settled};
 use crate::ports::queue_lock::QueueLock;
@@ -229,7 +229,7 @@ impl GuestPort {
     /// Returns whether the vCPUs that use `pair` are known to run.
     #[must_use]
     pub fn runs(&self, pair: u16) -> bool {
-        activity(self.vcpus.as_deref(), pair, self.usable_pairs) == Activity::Running
+        servers(&self.vcpus, pair, self.usable_pairs).activity() == Activity::Running
     }
 
     /// Subscribes to the block event of the vCPUs that use `pair`. Returns `false` without a source
@@ -373,9 +373,13 @@ impl GuestPort {
     }
 }
 
-/// Returns the state of the vCPUs that use `pair`.
-fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
-    vcpus.map_or(Activity::Unknown, |vcpus| vcpus.activity(pair, pairs))
+/// Returns the vCPUs that use `pair`, of those of a port.
+fn servers(vcpus: &Option<Arc<dyn Vcpus>>, pair: u16, pairs: u16) -> Servers<'_> {
+    Servers {
+        vcpus: vcpus.as_deref(),
+        pair,
+        pairs,
+    }
 }
 
 /// Returns the queue if it is locked and usable.
@@ -525,8 +529,8 @@ impl Port for GuestPort {
             queue.give_back();
             queue.ask_for_buffers();
             queue.congestion.end_batch(now);
-            let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
-            due = queue.publish_and_notify_by(self.rules, now, activity, calls);
+            let servers = servers(&self.vcpus, pair, self.usable_pairs);
+            due = queue.publish_and_notify_by(self.rules, now, servers, calls);
         }
         lock.unlock();
         due
@@ -534,10 +538,10 @@ impl Port for GuestPort {
 
     fn notify(&mut self, pair: u16, now: Nanos, calls: &mut PendingCalls) -> Option<Nanos> {
         let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
-        let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
+        let servers = servers(&self.vcpus, pair, self.usable_pairs);
         let notify = |queue: &mut GuestQueue| {
-            if queue.notifier.deferred {
-                queue.notify_by(self.rules, now, activity, calls)
+            if queue.notifier.deferred.is_some() {
+                queue.notify_by(self.rules, now, servers, calls)
             } else {
                 None
             }

@@ -125,6 +125,16 @@ impl Vcpus for GuestVcpus {
         all
     }
 
+    fn halts(&self, pair: u16, pairs: u16) -> Option<u64> {
+        let view = &self.states.view;
+        let halts = self
+            .of_pair(pair, pairs)
+            .iter()
+            .map(|slot| view.halts(*slot));
+        view.counts_halts()
+            .then(|| halts.fold(0, u64::wrapping_add))
+    }
+
     fn processor(&self, pair: u16, pairs: u16) -> Option<Processor> {
         let [slot] = self.of_pair(pair, pairs) else {
             return None;
@@ -133,6 +143,7 @@ impl Vcpus for GuestVcpus {
         Some(Processor {
             core: vcpu.core.into(),
             asleep: (vcpu.activity == State::Blocked).then_some(vcpu.since_ns),
+            polled_for: self.states.view.polls_for(*slot),
         })
     }
 
@@ -188,6 +199,26 @@ mod tests {
     }
 
     #[test]
+    fn halts_are_those_of_the_vcpus_of_the_queue() {
+        let mut table = Table::in_memory().unwrap();
+        let slots: Vec<Slot> = (1..4).map(|n| table.follow(n).unwrap()).collect();
+        let vcpus = GuestVcpus {
+            states: Arc::new(States {
+                view: View::map(table.reader()).unwrap(),
+                block_events: None,
+            }),
+            slots: slots[..2].into(),
+        };
+        assert_eq!(vcpus.halts(0, 1), None, "they are not counted");
+        table.set_counts_halts();
+        for slot in [slots[0], slots[1], slots[1], slots[2]] {
+            table.count_halt(slot);
+        }
+        assert_eq!(vcpus.halts(0, 1), Some(3), "another guest's do not count");
+        assert_eq!([0, 1].map(|pair| vcpus.halts(pair, 2)), [Some(1), Some(2)]);
+    }
+
+    #[test]
     fn a_guest_runs_while_no_vcpu_of_the_queue_sleeps() {
         use crate::ports::coalescing::Activity::{Blocked, Running, Unknown};
         let mut table = Table::in_memory().unwrap();
@@ -225,10 +256,17 @@ mod tests {
         );
         assert!(!vcpus_of_guest.listen(0, 1), "there is no bell");
         let processor = |pair, pairs| vcpus_of_guest.processor(pair, pairs);
-        let is = |asleep| Some(Processor { core: 0, asleep });
+        table.set_polls_for(slots[1], true);
+        let is = |asleep, polled_for| {
+            Some(Processor {
+                core: 0,
+                asleep,
+                polled_for,
+            })
+        };
         assert_eq!(
             [processor(0, 2), processor(1, 2)],
-            [is(None), is(Some(256))]
+            [is(None, false), is(Some(256), true)]
         );
         assert_eq!(processor(0, 1), None, "which of the two is not known");
     }

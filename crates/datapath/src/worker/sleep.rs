@@ -177,8 +177,9 @@ impl Worker {
     }
 
     /// Suppresses the kicks of a pair, on three conditions: its guest runs or is about to, and a
-    /// block event will follow; the worker may run on its core; and suppressing paid lately. A pair
-    /// whose frames are there already becomes active instead.
+    /// block event will follow at once when it halts, without a poll of KVM's; the worker may run on
+    /// its core, where it would end such a poll; and suppressing paid lately. A pair whose frames are
+    /// there already becomes active instead.
     fn suppress(
         &mut self,
         pair: (PortId, u16),
@@ -190,7 +191,8 @@ impl Worker {
         };
         // The state is read before the block event is requested: a vCPU that blocks in between
         // causes no event.
-        let Some(processor) = guest.processor(pair.1) else {
+        let processor = guest.processor(pair.1);
+        let Some(processor) = processor.filter(|processor| !processor.polled_for) else {
             return false;
         };
         let holds = self.pacing.affinity.allows(processor.core)

@@ -157,12 +157,20 @@ mod tests {
     const B: Pair = (PortId(2), 3);
 
     const fn runs(core: usize) -> Option<Processor> {
-        Some(Processor { core, asleep: None })
+        Some(Processor {
+            core,
+            asleep: None,
+            polled_for: false,
+        })
     }
 
     const fn sleeps(since: Nanos) -> Option<Processor> {
         let asleep = Some(since);
-        Some(Processor { core: 0, asleep })
+        Some(Processor {
+            core: 0,
+            asleep,
+            polled_for: false,
+        })
     }
 
     fn suppressed(pair: Pair, processor: Option<Processor>, until: Nanos) -> SuppressedPair {

@@ -29,6 +29,8 @@ struct FakeVcpus {
     blocks_first: AtomicBool,
     /// The guest runs on a core that the worker may not use.
     elsewhere: AtomicBool,
+    /// KVM polls in its place when it halts.
+    polled_for: AtomicBool,
     listened: AtomicU32,
 }
 
@@ -41,11 +43,16 @@ impl Vcpus for FakeVcpus {
         }
     }
 
+    fn halts(&self, _pair: u16, _pairs: u16) -> Option<u64> {
+        Some(0)
+    }
+
     fn processor(&self, _pair: u16, _pairs: u16) -> Option<Processor> {
         let asleep = self.blocked.load(SeqCst).then_some(1);
         let processor = || Processor {
             core: own_core(),
             asleep,
+            polled_for: self.polled_for.load(SeqCst),
         };
         (!self.elsewhere.load(SeqCst)).then(processor)
     }
@@ -129,7 +136,18 @@ fn scene(
 fn a_sender_on_a_core_of_its_own_has_to_kick() {
     let vcpus = Arc::new(FakeVcpus::default());
     vcpus.elsewhere.store(true, SeqCst);
-    let (workers, [mut from, mut to], _kept) = scene(SENDERS[0], VERSION_1, &vcpus);
+    has_to_kick(&vcpus);
+}
+
+#[test]
+fn a_sender_for_which_kvm_polls_has_to_kick() {
+    let vcpus = Arc::new(FakeVcpus::default());
+    vcpus.polled_for.store(true, SeqCst);
+    has_to_kick(&vcpus);
+}
+
+fn has_to_kick(vcpus: &Arc<FakeVcpus>) {
+    let (workers, [mut from, mut to], _kept) = scene(SENDERS[0], VERSION_1, vcpus);
     // Twice: the worker has slept at least once in between.
     for _ in 0..2 {
         wait_until("kicks are requested", || {

@@ -101,7 +101,10 @@ fn guest_state(status: &GuestStateStatus, ports: &[PortStatus]) -> String {
     let ports = plural(found as u64, "port");
     let ways = status.missing.iter().map(|missing| format!("; {missing}"));
     let ways: String = ways.collect();
-    format!("vCPU states: BPF programs; vCPUs of {ports} found{missing}{ways}")
+    let no_halts = status.no_halts.as_ref();
+    let no_halts = no_halts.map(|reason| format!("; no interrupt is deferred: {reason}"));
+    let no_halts = no_halts.unwrap_or_default();
+    format!("vCPU states: BPF programs; vCPUs of {ports} found{missing}{no_halts}{ways}")
 }
 
 /// `lasthop port list`.

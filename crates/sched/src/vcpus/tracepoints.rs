@@ -27,10 +27,11 @@ use std::sync::atomic::Ordering;
 
 use bpf::assembler::Register::{R0, R1, R2, R6};
 use bpf::assembler::{Assembler, AssemblyError, If, Width};
-use bpf::{Attribute, Command, Instruction, LICENSE, number};
+use bpf::{Attribute, Command, Instruction};
 
 use super::MOST_FOLLOWED;
-use crate::load::{LoadError, MAP_TYPE_ARRAY, MAPPABLE, rights};
+use crate::load::{LoadError, MAP_TYPE_ARRAY, MAPPABLE, attach_raw, load_raw, rights};
+use crate::program::CURRENT;
 use crate::region::Mapped;
 
 /// "LHKT".
@@ -45,12 +46,6 @@ const SEEN_AT: usize = 128;
 const SEEN: usize = 8192;
 /// Bytes of the memory, in whole pages.
 const SIZE: usize = (SEEN_AT + SEEN * 8).next_multiple_of(4096);
-
-/// `BPF_PROG_TYPE_RAW_TRACEPOINT` of `linux/bpf.h`: needs no type information, so that KVM may be
-/// a module.
-const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
-/// `BPF_FUNC_get_current_pid_tgid`: process id in the upper half, thread id in the lower.
-const CURRENT: i32 = 14;
 
 /// The tracepoints, `include/trace/events/kvm.h` and `arch/x86/kvm/trace.h` of Linux.
 const NAMES: [&CStr; 3] = [c"kvm_entry", c"kvm_vcpu_wakeup", c"kvm_userspace_exit"];
@@ -71,22 +66,10 @@ impl Tracepoints {
     pub fn load() -> Result<Self, LoadError> {
         let mut attribute = Attribute::new(&[MAP_TYPE_ARRAY, 4, SIZE as u32, 1, MAPPABLE]);
         let map = attribute.make(Command::MapCreate).map_err(rights)?;
-        let code = program(map.as_fd())?;
-        // Kind, instructions, pointers to them and to the license.
-        let mut attribute = Attribute::new(&[PROG_TYPE_RAW_TRACEPOINT, code.len() as u32])
-            .point(1, &code[..])
-            .point(2, &LICENSE);
-        let program = attribute.make(Command::ProgramLoad).map_err(rights)?;
+        let program = load_raw(&program(map.as_fd())?)?;
         let mut links = Vec::new();
         for name in NAMES {
-            // The name, and the program.
-            let attribute = Attribute::new(&[0, 0, number(&program)]);
-            let mut attribute = attribute.point(0, name.to_bytes_with_nul());
-            match attribute.make(Command::RawTracepointOpen) {
-                Ok(link) => links.push(link),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(rights(error)),
-            }
+            links.extend(attach_raw(&program, name)?);
         }
         if links.is_empty() {
             return Err(LoadError::NoKvm);

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use channel::supervision::{GuestStates, GuestWatch};
-use sched::load::{Descriptors, Programs};
+use sched::Table;
+use sched::load::{Descriptors, LoadError, Programs};
 
 use super::search::Search;
 use super::{Guests, StateSource};
@@ -51,8 +52,10 @@ impl Guests {
             search.adopt(&mut others);
         }
         let (source, reason) = adopt(&mut others, &passed.watch, passed.reason);
+        let counts = source.table().is_none_or(Table::counts_halts);
         Ok(Self {
             source,
+            no_halts: (!counts).then(|| LoadError::NoKvm.to_string()),
             search,
             by: passed.watch.by,
             reason,

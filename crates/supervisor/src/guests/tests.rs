@@ -201,16 +201,27 @@ fn programs_of_another_layout_are_kept_for_a_rollback_only() {
         let memory = guests.source.table().unwrap().reader();
         rustix::io::pwrite(memory, &[version], 4).unwrap();
     };
+    let mut version = [0];
+    rustix::io::pread(guests.source.table().unwrap().reader(), &mut version, 4).unwrap();
     set_version(99);
     let mut next = successor(&guests);
     assert_eq!(next.watched().by, "off");
     let reason = next.watched().reason.unwrap();
     assert!(reason.ends_with("restart to have them"), "{reason}");
-    set_version(1);
+    set_version(version[0]);
     assert_eq!(successor(&next).watched().by, "bpf", "the version before");
     next.forget_others();
     let later = successor(&next).watched();
     assert_eq!((later.by.as_str(), later.reason), ("off", Some(reason)));
+}
+
+#[test]
+fn a_successor_knows_whether_halts_are_counted() {
+    let guests = imagined();
+    let reason = successor(&guests).watched().no_halts.unwrap();
+    assert!(reason.contains("restart Lasthop"), "{reason}");
+    guests.source.table().unwrap().set_counts_halts();
+    assert_eq!(successor(&guests).watched().no_halts, None);
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Default for SwitchSpec {
 pub struct CoalescingSpec {
     /// Whether notifications are coalesced; if not, the guest is notified whenever it asks for it.
     pub enabled: bool,
-    /// Interval between notifications in microseconds, 1 to 10000.
+    /// Shortest time between two notifications of a guest that works, in microseconds, 1 to 10000.
     pub period_us: u16,
     /// Number of filled buffers, 1 to 1024, that cause a notification before the interval has
     /// passed.
@@ -87,7 +87,7 @@ impl Default for CoalescingSpec {
     fn default() -> Self {
         Self {
             enabled: true,
-            period_us: 125,
+            period_us: 250,
             frames: 64,
             kick_us: KICK_US,
         }

@@ -269,6 +269,7 @@ fn guest_state_status(watched: &WatchedGuests, vcpus: &FoundVcpus) -> GuestState
     GuestStateStatus {
         by: GuestStates::from_word(&watched.by).unwrap_or_default(),
         reason: watched.reason.clone(),
+        no_halts: watched.no_halts.clone(),
         missing: vcpus.missing.clone(),
     }
 }
@@ -303,6 +304,7 @@ fn notifications(state: &PortState) -> Notifications {
         };
         *sent += counts.notifications;
         *deferred += counts.deferred;
+        sum.slept_through += counts.slept_through;
         sum.coalesced_kicks += counts.coalesced;
     }
     sum

@@ -723,6 +723,7 @@ fn watched(watch: &GuestWatch) -> WatchedGuests {
     WatchedGuests {
         by: "off".to_owned(),
         reason: Some(format!("{:?}", watch.by)),
+        no_halts: None,
         threads: watch.threads.iter().map(|(port, _)| (*port, 2)).collect(),
     }
 }

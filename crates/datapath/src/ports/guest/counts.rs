@@ -59,7 +59,8 @@ impl Drops {
 
 impl GuestPort {
     /// Returns the counters of every queue by index, without drops, which are per worker.
-    pub(crate) fn counts(&mut self) -> Vec<(u16, QueueCounts)> {
+    #[must_use]
+    pub fn counts(&mut self) -> Vec<(u16, QueueCounts)> {
         let queues = (0..).zip(&mut self.queues);
         let counts = |queue: &mut GuestQueue| QueueCounts {
             full_ns: queue.congestion.full_ns(),

@@ -21,7 +21,7 @@ use super::header::{self, Words};
 use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::calls::{CallFd, PendingCalls};
-use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
+use crate::ports::coalescing::{Nanos, Rules, Servers, TrialRecord, WorkRecord};
 use crate::ports::faults::note_fault;
 use crate::ports::payload::Outgoing;
 
@@ -64,10 +64,12 @@ pub(super) struct Notifier {
     pub(super) call: Option<Arc<CallFd>>,
     /// To the guest: time of the last notification of frames.
     pub(super) notified: Option<Nanos>,
-    /// To the guest: whether a notification is deferred.
-    pub(super) deferred: bool,
+    /// To the guest: the time until which a notification is deferred.
+    pub(super) deferred: Option<Nanos>,
     /// Benefit of recent deferrals.
     pub(super) deferral: TrialRecord,
+    /// To the guest: whether it is known to work.
+    pub(super) work: WorkRecord,
 }
 
 /// Running queue.
@@ -150,7 +152,7 @@ impl GuestQueue {
 
     /// Notifies the guest at once if that was deferred.
     pub(super) fn end_deferral(&mut self, calls: &mut PendingCalls) {
-        if std::mem::take(&mut self.notifier.deferred) && self.queue.needs_notify() {
+        if self.notifier.deferred.take().is_some() && self.queue.needs_notify() {
             self.notify(calls);
         }
     }
@@ -207,13 +209,13 @@ impl GuestQueue {
         &mut self,
         rules: Rules,
         now: Nanos,
-        activity: impl FnOnce() -> Activity,
+        servers: Servers<'_>,
         calls: &mut PendingCalls,
     ) -> Option<Nanos> {
         self.queue.publish();
         let was_deferred = self.notifier.deferred;
-        let due = self.notify_by(rules, now, activity, calls);
-        due.filter(|_| !was_deferred)
+        let due = self.notify_by(rules, now, servers, calls);
+        due.filter(|_| was_deferred.is_none())
     }
 
     /// Notifies the guest of used buffers, or defers that. Returns the due time of a deferral.
@@ -221,38 +223,65 @@ impl GuestQueue {
         &mut self,
         rules: Rules,
         now: Nanos,
-        activity: impl FnOnce() -> Activity,
+        servers: Servers<'_>,
         calls: &mut PendingCalls,
     ) -> Option<Nanos> {
         let published = self.queue.unnotified();
-        let until = rules.wait(published, self.notifier.notified, now, activity);
+        let last = self.notifier.notified;
+        let until = rules.wait(published, last, now, || self.works(servers, now));
         if until.is_some() && self.may_defer() {
-            self.counts.deferred += u64::from(!self.notifier.deferred);
-            self.notifier.deferred = true;
+            self.counts.deferred += u64::from(self.notifier.deferred.is_none());
+            self.notifier.deferred = until;
             return until;
         }
-        if std::mem::take(&mut self.notifier.deferred) {
-            // A guest that polled meanwhile was spared an interrupt; one that went to sleep should
-            // have been interrupted earlier.
-            let paid = until.is_some() || rules.is_up(published, self.notifier.notified, now);
-            self.notifier.deferral.learn(paid);
+        let deferred = self.notifier.deferred.take();
+        let mut was_deferred = deferred.is_some();
+        if deferred.is_some_and(|until| now < until) && !rules.are_many(published) {
+            // It went to sleep.
+            self.learn(false);
+            was_deferred = false;
         }
         if self.queue.needs_notify() {
+            if rules.defers() && servers.vcpus.is_some() {
+                self.works(servers, now);
+                self.notifier.work.notified(rules, now, was_deferred);
+            }
             self.notifier.notified = Some(now);
             self.notify(calls);
+        } else if was_deferred {
+            // It polled meanwhile.
+            self.learn(true);
         }
         None
     }
 
+    /// Returns whether the guest is known to work, and learns from the last deferral.
+    fn works(&mut self, servers: Servers<'_>, now: Nanos) -> bool {
+        let (mut paid, work) = (None, &mut self.notifier.work);
+        let works = work.works(servers, now, |did| paid = Some(did));
+        if let Some(paid) = paid {
+            self.learn(paid);
+        }
+        works
+    }
+
+    /// Records whether a deferral paid: a guest that worked or polled meanwhile was spared an
+    /// interrupt; one that slept should have been notified earlier.
+    fn learn(&mut self, paid: bool) {
+        self.counts.slept_through += u64::from(!paid);
+        self.notifier.deferral.learn(paid);
+    }
+
     /// Returns whether the guest requests a notification and recent deferrals were of benefit.
     fn may_defer(&mut self) -> bool {
-        self.queue.wants_notify() && (self.notifier.deferred || self.notifier.deferral.should_try())
+        self.queue.wants_notify()
+            && (self.notifier.deferred.is_some() || self.notifier.deferral.should_try())
     }
 
     /// Notifies the guest of what was published when its ring could not be asked whether it wants
     /// that.
     pub(super) fn notify_again(&mut self, calls: &mut PendingCalls) {
-        if self.fault.is_none() && !self.notifier.deferred && self.queue.needs_notify() {
+        if self.fault.is_none() && self.notifier.deferred.is_none() && self.queue.needs_notify() {
             self.notify(calls);
         }
     }

@@ -130,9 +130,10 @@ fn vcpus(port: &PortStatus) -> Option<String> {
 /// Formats the counters of notifications, and how many of each kind were put off.
 fn notifications(of: &Notifications) -> String {
     format!(
-        "{} to the guest, {} deferred; {} kicks, suppressed {} times, coalesced {} times",
+        "{} to the guest, {} deferred, {} of them slept through; {} kicks, suppressed {} times, coalesced {} times",
         count(of.to_guest),
         count(of.deferred),
+        count(of.slept_through),
         count(of.kicks),
         count(of.suppressed_kicks),
         count(of.coalesced_kicks)

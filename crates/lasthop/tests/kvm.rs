@@ -1,0 +1,199 @@
+//! Guests of real KVM: they are known to idle although KVM polls in their threads, and to work.
+//! Skipped where KVM does not run even a few instructions of real mode, or the rights are missing.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use testkit::kvm::{KvmError, KvmGuest, KvmGuestConfig, Task};
+use testkit::lasthop::{Place, Running, port};
+use testkit::packets::{Flow, udp};
+use testkit::skip::skipped;
+use testkit::wait::{LIMIT, wait_until};
+use testkit::{FakeGuest, GuestConfig};
+
+/// KVM's default on every host, in nanoseconds.
+const POLLS: Option<u32> = Some(200_000);
+
+/// One test at a time: all guests are of this process, whose threads are searched for vCPUs.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A running Lasthop with the package's defaults, and a front end that sends to the guest.
+struct Scene {
+    lasthop: Running,
+    other: FakeGuest,
+    place: Place,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    /// Returns `None` where halts of vCPUs are not seen.
+    fn start() -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = Place::new();
+        let ports = port("vm1", "") + &port("vm2", "vcpu_threads = \"nobody\"");
+        let lasthop = place.start(&format!("[switch]\nname = \"host1\"\n{ports}"));
+        let state = lasthop.json("status")["switch"]["guest_state"].clone();
+        if state["by"] != "bpf" || !state["no_halts"].is_null() {
+            skipped(format!("halts of vCPUs are not seen: {state}"));
+            return None;
+        }
+        let socket = place.run_dir().join("vm2.sock");
+        let other = FakeGuest::connect(&socket, GuestConfig::default().guest(2)).unwrap();
+        Some(Self {
+            lasthop,
+            other,
+            place,
+            _alone: alone,
+        })
+    }
+
+    /// Starts a guest; its vCPUs are known.
+    fn guest(&mut self, config: KvmGuestConfig) -> Option<KvmGuest> {
+        let vcpus = config.vcpus as u64;
+        let socket = self.place.run_dir().join("vm1.sock");
+        match KvmGuest::start(&socket, config) {
+            Ok(guest) => {
+                wait_until("its vCPUs are found", || {
+                    // A vCPU that does nothing passes no tracepoint.
+                    self.send();
+                    self.port()["vcpu_threads"].as_u64() == Some(vcpus)
+                });
+                let _ = guest.answered().take();
+                Some(guest)
+            }
+            Err(KvmError::Unavailable(error)) => {
+                skipped(format!("KVM does not work here: {error}"));
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn port(&self) -> serde_json::Value {
+        let output = self.lasthop.cli("port show vm1 --json");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Returns the deferred interrupts of the guest, and those that it slept through.
+    fn deferrals(&self) -> [u64; 2] {
+        let notifications = &self.port()["notifications"];
+        ["deferred", "slept_through"].map(|name| notifications[name].as_u64().unwrap())
+    }
+
+    fn send(&mut self) {
+        self.other.send(&udp(&Flow::v4(2, 1), &[7; 18])).unwrap();
+    }
+
+    /// Sends so many frames, each after the guest has answered the one before.
+    fn ask(&mut self, guest: &KvmGuest, frames: u64) {
+        for frame in 0..frames {
+            // Now and then the guest has halted, and KVM polls.
+            std::thread::sleep(Duration::from_micros(frame % 4 * 20));
+            self.send();
+            assert!(guest.answered().wait(LIMIT) > 0, "an answer");
+        }
+    }
+
+    /// Checks that interrupts of an idle guest are not deferred.
+    fn interrupts_at_once(&mut self, guest: &KvmGuest) {
+        const FRAMES: u64 = 2000;
+        let [before, _] = self.deferrals();
+        self.ask(guest, FRAMES);
+        let [deferred, slept_through] = self.deferrals();
+        let deferred = deferred - before;
+        assert!(
+            deferred * 100 <= FRAMES,
+            "{deferred} of {FRAMES} interrupts were deferred, {slept_through} slept through"
+        );
+    }
+}
+
+#[test]
+fn an_idle_guest_is_interrupted_at_once_while_kvm_polls_for_it() {
+    let Some(mut scene) = Scene::start() else {
+        return;
+    };
+    for vcpus in [1, 2] {
+        let config = KvmGuestConfig {
+            vcpus,
+            halt_poll_ns: POLLS,
+            ..KvmGuestConfig::default()
+        };
+        let Some(guest) = scene.guest(config) else {
+            return;
+        };
+        assert_eq!(scene.port()["vcpu_search"]["by"], "names");
+        scene.interrupts_at_once(&guest);
+    }
+}
+
+#[test]
+fn so_is_one_whose_threads_have_no_names() {
+    let Some(mut scene) = Scene::start() else {
+        return;
+    };
+    let config = KvmGuestConfig {
+        halt_poll_ns: POLLS,
+        thread_name: "anything".to_owned(),
+        ..KvmGuestConfig::default()
+    };
+    let Some(guest) = scene.guest(config) else {
+        return;
+    };
+    let by = scene.port()["vcpu_search"]["by"].clone();
+    assert!(by == "debugfs" || by == "tracepoints", "{by}");
+    scene.interrupts_at_once(&guest);
+}
+
+#[test]
+fn a_guest_that_works_is_interrupted_once_for_several_frames() {
+    const FRAMES: u32 = 2000;
+    let Some(mut scene) = Scene::start() else {
+        return;
+    };
+    let config = KvmGuestConfig {
+        task: Task::Work,
+        answers: false,
+        halt_poll_ns: POLLS,
+        ..KvmGuestConfig::default()
+    };
+    let Some(guest) = scene.guest(config) else {
+        return;
+    };
+    wait_until("it is interrupted for every second frame at most", || {
+        let before = guest.interrupts();
+        for _ in 0..FRAMES {
+            std::thread::sleep(Duration::from_micros(20));
+            scene.send();
+        }
+        guest.interrupts().wrapping_sub(before) <= FRAMES / 2
+    });
+    let [deferred, slept_through] = scene.deferrals();
+    assert!(deferred > 0);
+    assert!(
+        slept_through * 10 <= deferred,
+        "it never slept: {slept_through} of {deferred}"
+    );
+}
+
+#[test]
+fn a_vcpu_on_another_thread_and_another_vmm_are_idle_guests_again() {
+    let Some(mut scene) = Scene::start() else {
+        return;
+    };
+    let config = KvmGuestConfig {
+        halt_poll_ns: POLLS,
+        ..KvmGuestConfig::default()
+    };
+    let Some(mut guest) = scene.guest(config.clone()) else {
+        return;
+    };
+    scene.interrupts_at_once(&guest);
+    guest.replace_vcpu(0).unwrap();
+    scene.interrupts_at_once(&guest);
+    drop(guest);
+    let Some(guest) = scene.guest(config) else {
+        return;
+    };
+    scene.interrupts_at_once(&guest);
+}
