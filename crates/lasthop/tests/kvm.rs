@@ -1,6 +1,7 @@
 //! Guests of real KVM: they are known to idle although KVM polls in their threads, and to work.
 //! Skipped where KVM does not run even a few instructions of real mode, or the rights are missing.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use testkit::{FakeGuest, GuestConfig};
 
 /// KVM's default on every host, in nanoseconds.
 const POLLS: Option<u32> = Some(200_000);
+
+/// Name of a thread that only calls itself a vCPU, of the other front end.
+const LIAR: &str = "liar";
 
 /// One test at a time: all guests are of this process, whose threads are searched for vCPUs.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -30,7 +34,7 @@ impl Scene {
     fn start() -> Option<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let place = Place::new();
-        let ports = port("vm1", "") + &port("vm2", "vcpu_threads = \"nobody\"");
+        let ports = port("vm1", "") + &port("vm2", &format!("vcpu_threads = \"{LIAR}\""));
         let lasthop = place.start(&format!("[switch]\nname = \"host1\"\n{ports}"));
         let state = lasthop.json("status")["switch"]["guest_state"].clone();
         if state["by"] != "bpf" || !state["no_halts"].is_null() {
@@ -143,6 +147,53 @@ fn so_is_one_whose_threads_have_no_names() {
     let by = scene.port()["vcpu_search"]["by"].clone();
     assert!(by == "debugfs" || by == "tracepoints", "{by}");
     scene.interrupts_at_once(&guest);
+}
+
+/// Ends a thread, also when its test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A VMM may name its threads as it likes, and let them compute: that is its own loss.
+#[test]
+fn so_is_one_beside_a_vmm_whose_thread_only_calls_itself_a_vcpu() {
+    let Some(mut scene) = Scene::start() else {
+        return;
+    };
+    let config = KvmGuestConfig {
+        halt_poll_ns: POLLS,
+        ..KvmGuestConfig::default()
+    };
+    let Some(guest) = scene.guest(config) else {
+        return;
+    };
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let liar = std::thread::Builder::new().name(LIAR.to_owned());
+        let computes = || {
+            while !ends.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        };
+        liar.spawn_scoped(scope, computes).unwrap();
+        let _end = End(&ends);
+        scene
+            .lasthop
+            .prints(&format!("port set vm2 --vcpu-threads {LIAR}*"));
+        wait_until("the other front end's is found, too", || {
+            let output = scene.lasthop.cli("port show vm2 --json");
+            let port: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            port["vcpu_threads"].as_u64() == Some(1)
+        });
+        scene.interrupts_at_once(&guest);
+        // The guest's frames reach the other one all the same.
+        guest.order();
+        assert!(scene.other.recv(LIMIT).unwrap().is_some());
+    });
 }
 
 #[test]
