@@ -269,14 +269,26 @@ impl Default for Access {
 
 impl Access {
     /// Returns whether guests may reach `to` outside. The rule with the most specific network
-    /// decides; without any rule it is no.
+    /// decides; without any rule it is no. Where a translator may lead to an address of IPv4, that
+    /// must not be denied either.
     #[must_use]
     pub fn allows(&self, protocol: Protocol, to: SocketAddr) -> bool {
-        let longest = |rules: &[Rule]| {
+        let longest = |rules: &[Rule], to| {
             let rules = rules.iter().filter(|rule| rule.covers(protocol, to));
             rules.map(|rule| rule.prefix.len()).max()
         };
-        !never_allowed(to.ip()) && longest(&self.allow) > longest(&self.deny)
+        let is_denied = |v4: Ipv4Addr| {
+            let to = SocketAddr::new(v4.into(), to.port());
+            let denied = longest(&self.deny, to);
+            denied.is_some() && denied >= longest(&self.allow, to)
+        };
+        let translated_is_denied = match to.ip() {
+            IpAddr::V6(v6) => translated(v6).any(is_denied),
+            IpAddr::V4(_) => false,
+        };
+        !never_allowed(to.ip())
+            && longest(&self.allow, to) > longest(&self.deny, to)
+            && !translated_is_denied
     }
 
     /// Returns whether guests reach this port of the host at the gateway.
@@ -300,7 +312,7 @@ const METADATA: [IpAddr; 5] = [
 
 /// Returns whether no rule can allow `address`: loopback, link-local, unspecified, multicast,
 /// broadcast, metadata services of clouds, forms of IPv6 that stand for an address of IPv4, and
-/// those that lead to such an address by NAT64 or 6to4.
+/// those that lead to such an address by NAT64, 6to4, Teredo or ISATAP.
 #[must_use]
 pub fn never_allowed(address: IpAddr) -> bool {
     let by_range = match address {
@@ -315,20 +327,41 @@ pub fn never_allowed(address: IpAddr) -> bool {
             let segments = v6.segments();
             let embeds_v4 = segments[..5] == [0; 5] && matches!(segments[5], 0 | 0xffff);
             // The first 96 bits of zero include the unspecified address and loopback.
-            let translated = translated(v6).is_some_and(|v4| never_allowed(v4.into()));
+            let translated = translated(v6).any(|v4| never_allowed(v4.into()));
             embeds_v4 || v6.is_multicast() || v6.is_unicast_link_local() || translated
         }
     };
     by_range || METADATA.contains(&address)
 }
 
-/// The IPv4 address that a translator or a tunnel of the host's network makes of an address: of
-/// NAT64 (RFC 6052, section 2.1) or 6to4 (RFC 3056, section 2).
-fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let (high, low) = match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
-        [0x2002, high, low, ..] => (high, low),
-        _ => return None,
+/// The IPv4 addresses to which a translator or a tunnel of the host's network may lead:
+///
+/// * NAT64 by the well-known prefix (RFC 6052, section 2.1)
+/// * NAT64 by a prefix of the network's own (RFC 8215), whose length is not known: 96 bits, or where
+///   nothing lies behind a shorter one, each of 48, 56 and 64 bits (RFC 6052, section 2.2)
+/// * 6to4 (RFC 3056, section 2)
+/// * Teredo (RFC 4380, section 4): the server, and the client, whose address is inverted
+/// * ISATAP (RFC 5214, section 6.1), in any network
+fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+    let bits = address.to_bits();
+    // The 32 bits that end so many bits before the end.
+    let at = |end: u32| Some((bits >> end) as u32);
+    // Bits 64 to 71 are none of the address.
+    let around = |before: u32| {
+        let (high, low) = (bits >> 64, bits << 72 >> 96);
+        Some((high << (32 - before)) as u32 | low as u32 >> before)
     };
-    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+    let found = match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => [at(0), None, None],
+        // `0.0.0.0/8` is no destination: the prefix has another length.
+        [0x64, 0xff9b, 1, ..] if bits << 104 == 0 => {
+            [around(16), around(8), around(0)].map(|found| found.filter(|found| found >> 24 != 0))
+        }
+        [0x64, 0xff9b, 1, ..] => [at(0), None, None],
+        [0x2002, ..] => [at(80), None, None],
+        [0x2001, 0, ..] => [at(64), Some(!(bits as u32)), None],
+        [.., 0 | 0x200, 0x5efe, _, _] => [at(0), None, None],
+        _ => [None; 3],
+    };
+    found.into_iter().flatten().map(Ipv4Addr::from_bits)
 }

@@ -158,13 +158,55 @@ fn no_rule_allows_what_is_never_reached() {
         "64:ff9b::169.254.169.254",
         "2002:7f00:1::1",
         "2002:a9fe:a9fe::1",
+        // Of a network's own prefix of 96, 48 and 64 bits.
+        "64:ff9b:1::169.254.169.254",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:0:7f:0:100:0",
+        // The client's address is inverted; the server's is not.
+        "2001:0:808:808::80ff:fffe",
+        "2001:0:7f00:1::f7f7:f7f7",
+        "2001:db8::5efe:127.0.0.1",
+        "2001:db8::200:5efe:169.254.169.254",
     ] {
         let to = SocketAddr::new(address.parse().unwrap(), 80);
         assert!(!access.allows(Protocol::Tcp, to), "{address}");
     }
-    for address in ["64:ff9b::8.8.8.8", "2002:808:808::1"] {
+    for address in [
+        "64:ff9b::8.8.8.8",
+        "2002:808:808::1",
+        "64:ff9b:1::8.8.8.8",
+        "64:ff9b:1:808:8:800::",
+        "2001:0:808:808::f7f7:f7f7",
+        "2001:db8::5efe:8.8.8.8",
+    ] {
         let to = SocketAddr::new(address.parse().unwrap(), 80);
         assert!(access.allows(Protocol::Tcp, to), "{address}");
+    }
+}
+
+#[test]
+fn what_is_denied_is_not_reached_by_a_translator() {
+    let anything = ["0.0.0.0/0", "::/0"];
+    let denied = access(&anything, &["10.0.0.0/8"], &[]);
+    let but_one = access(
+        &[anything[0], anything[1], "10.1.0.0/16"],
+        &["10.0.0.0/8"],
+        &[],
+    );
+    let by_name = access(&["::/0"], &[], &[]);
+    for address in [
+        "10.1.2.3",
+        "64:ff9b::10.1.2.3",
+        "64:ff9b:1::10.1.2.3",
+        "64:ff9b:1:a01:2:300::",
+        "2002:a01:203::1",
+        "2001:0:808:808::f5fe:fdfc",
+        "2001:db8::5efe:10.1.2.3",
+    ] {
+        let to = SocketAddr::new(address.parse().unwrap(), 80);
+        assert!(!denied.allows(Protocol::Tcp, to), "{address}");
+        assert!(but_one.allows(Protocol::Tcp, to), "{address}");
+        assert_eq!(by_name.allows(Protocol::Tcp, to), to.is_ipv6(), "{address}");
     }
 }
 
