@@ -89,6 +89,9 @@ pub(crate) struct Region {
     pool: Mutex<Pool>,
 }
 
+/// Bytes of a cache line. Each buffer is a multiple of it, and so is its place.
+const LINE: u64 = 64;
+
 fn slot_bytes(slots: u16) -> u64 {
     (u64::from(slots) * size_of::<abi::Slot>() as u64).next_multiple_of(PAGE)
 }
@@ -136,8 +139,8 @@ impl Region {
     /// The memory of another process, number `mem_id` here.
     ///
     /// # Errors
-    /// A file that may shrink or is not as large, buffers that do not lie in it; the system's
-    /// refusal.
+    /// A file that may shrink or is not as large; buffers that do not lie in it, or begin within a
+    /// cache line, where numbers would be misaligned; the system's refusal.
     pub(crate) fn of_other(file: OwnedFd, geometry: Geometry, mem_id: u16) -> io::Result<Self> {
         let refused = || io::Error::from(io::ErrorKind::InvalidData);
         let size = rustix::fs::fstat(&file)?.st_size;
@@ -147,8 +150,9 @@ impl Region {
         let is_inside = end.is_some_and(|end| end <= geometry.file_size);
         let is_sane = geometry.file_size.is_multiple_of(PAGE)
             && geometry.file_size <= 1 << 40
-            && geometry.buffer_size >= 64
-            && geometry.buffer_size <= 1 << 16;
+            && geometry.pool.is_multiple_of(LINE)
+            && u64::from(geometry.buffer_size).is_multiple_of(LINE)
+            && (LINE..=1 << 16).contains(&geometry.buffer_size.into());
         if !sys::file::is_fixed(&file)? || !fits || !is_inside || !is_sane {
             return Err(refused());
         }
@@ -341,6 +345,12 @@ mod tests {
                 buffer_size: 0,
                 ..good
             },
+            Geometry {
+                buffer_size: 2050,
+                ..good
+            },
+            Geometry { pool: 4098, ..good },
+            Geometry { pool: 4104, ..good },
         ] {
             assert!(Region::of_other(file(), bad, 2).is_err(), "{bad:?}");
         }
