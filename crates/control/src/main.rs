@@ -1,6 +1,8 @@
 //! Control process; started by `lasthop run`.
 
-use sandbox::filter::{self, Allowed, DESCRIPTORS, RUNTIME, WAITING, call, requests};
+use sandbox::filter::{
+    self, Allowed, DESCRIPTORS, ROOM, RUNTIME, WAITING, call, options, requests,
+};
 
 /// System calls of control beside [`RUNTIME`] once it serves its API.
 #[rustfmt::skip]
@@ -19,7 +21,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_sendto, "answers"),
     call(libc::SYS_accept4, "clients of the API"),
     call(libc::SYS_getsockopt, "whether a client's connection has failed"),
-    call(libc::SYS_setsockopt, "send buffer of a client"),
+    options(ROOM, "send buffer of a client"),
     call(libc::SYS_shutdown, "the end of an answer"),
     call(libc::SYS_epoll_ctl, "clients come and go"),
     call(libc::SYS_close, "clients; sockets that were passed on"),

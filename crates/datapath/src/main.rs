@@ -1,6 +1,8 @@
 //! Switch process; started by `lasthop run`.
 
-use sandbox::filter::{self, Allowed, DESCRIPTORS, RUNTIME, WAITING, call, requests};
+use sandbox::filter::{
+    self, Allowed, DESCRIPTORS, ROOM, RUNTIME, WAITING, call, options, requests,
+};
 
 /// System calls of the switch beside [`RUNTIME`] once its threads run. Those of the data path are
 /// first, because the filter compares in this order.
@@ -37,7 +39,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_pipe2, "answers that are delayed"),
     call(libc::SYS_splice, "sending them to the front end"),
     call(libc::SYS_getsockopt, "kind of a front end's socket"),
-    call(libc::SYS_setsockopt, "room for messages"),
+    options(ROOM, "room for messages"),
     call(libc::SYS_sched_setscheduler, "priority of helpers"),
     call(libc::SYS_sched_setaffinity, "core of a helper that a worker waits for"),
     call(libc::SYS_getcpu, "that core, without a vDSO"),

@@ -6,8 +6,8 @@
 use std::io;
 
 use libc::{
-    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long,
-    sock_filter,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W,
+    c_long, sock_filter,
 };
 
 /// Treatment of a call on a list.
@@ -20,9 +20,17 @@ enum Verdict {
     AllowValues(u32, &'static [u32]),
     /// Allowed if its second and third argument are one of these pairs; else it fails with `EPERM`.
     AllowPairs(&'static [(u32, u32)]),
+    /// Allowed if its arguments are one of these; else it fails with `EPERM`.
+    AllowSockets(&'static [SocketKind]),
     /// Fails with an error; the caller continues without it.
     Refuse,
 }
+
+/// Address family, type and protocol of a socket (socket(2)).
+pub type SocketKind = (i32, i32, i32);
+
+/// The part of the type argument that is no flag (`SOCK_TYPE_MASK` of the kernel).
+const SOCKET_TYPE: u32 = 0xf;
 
 /// A call on a list.
 #[derive(Clone, Copy, Debug)]
@@ -77,12 +85,14 @@ pub const fn options(allowed: &'static [(u32, u32)], _reason: &'static str) -> A
     }
 }
 
-/// Allows socket(2) with these address families only. Any other fails with `EPERM`.
+/// Allows socket(2) for these kinds of sockets only, each with any flags. Any other fails with
+/// `EPERM`: a family alone would open more protocols than its name says (SCTP, DCCP, MPTCP, L2TP),
+/// and load their modules.
 #[must_use]
-pub const fn sockets(families: &'static [u32], _reason: &'static str) -> Allowed {
+pub const fn sockets(kinds: &'static [SocketKind], _reason: &'static str) -> Allowed {
     Allowed {
         number: libc::SYS_socket,
-        verdict: Verdict::AllowValues(FIRST_ARGUMENT_AT, families),
+        verdict: Verdict::AllowSockets(kinds),
     }
 }
 
@@ -138,6 +148,10 @@ pub const DESCRIPTORS: &[u32] = &[
     libc::F_ADD_SEALS as u32,
     libc::F_GET_SEALS as u32,
 ];
+
+/// Options of sockets that they need: room for messages. `SO_LINGER` is none of them: by it another
+/// process would wait when it closes the last descriptor of a connection.
+pub const ROOM: &[(u32, u32)] = &[(libc::SOL_SOCKET as u32, libc::SO_SNDBUF as u32)];
 
 /// Requests of ioctl(2) that they need: none of a terminal, on which a process could type
 /// (`TIOCSTI`, `TIOCLINUX`).
@@ -228,6 +242,25 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
                 program.extend(pairs);
                 program.push(fail(libc::EPERM));
             }
+            Verdict::AllowSockets(allowed) => {
+                let kinds = allowed.iter().flat_map(|&(family, of, protocol)| {
+                    [
+                        load(FIRST_ARGUMENT_AT),
+                        jump(EQUAL, family as u32, 0, 6),
+                        load(SECOND_ARGUMENT_AT),
+                        statement(BPF_ALU | BPF_AND | BPF_K, SOCKET_TYPE),
+                        jump(EQUAL, of as u32, 0, 3),
+                        load(THIRD_ARGUMENT_AT),
+                        jump(EQUAL, protocol as u32, 0, 1),
+                        allow,
+                    ]
+                });
+                let kinds: Vec<_> = kinds.collect();
+                let end = u8::try_from(kinds.len() + 1).expect("fewer than 32 kinds");
+                program.push(jump(EQUAL, number, 0, end));
+                program.extend(kinds);
+                program.push(fail(libc::EPERM));
+            }
         }
     }
     program.extend([
@@ -302,7 +335,7 @@ mod tests {
         memory(libc::SYS_mprotect, ""),
         refused(libc::SYS_openat, ""),
         requests(libc::SYS_ioctl, REQUESTS, ""),
-        sockets(FAMILIES, ""),
+        sockets(KINDS, ""),
         options(OPTIONS, ""),
         call(libc::SYS_exit_group, ""),
     ];
@@ -311,7 +344,14 @@ mod tests {
         (libc::SOL_IPV6 as u32, libc::IPV6_RECVERR as u32),
         (REQUESTS[0], 3),
     ];
-    const FAMILIES: &[u32] = &[REQUESTS[0], libc::AF_INET as u32];
+    const KINDS: &[SocketKind] = &[
+        (libc::AF_INET, libc::SOCK_STREAM, 0),
+        (libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6),
+        // Of the first argument of `run`.
+        (FIRST, (REQUESTS[0] & SOCKET_TYPE) as i32, 3),
+    ];
+    /// The first argument of calls, where a test has none of its own.
+    const FIRST: i32 = 77;
     const REQUESTS: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
     /// Runs the program as the kernel would; returns its verdict.
@@ -321,14 +361,15 @@ mod tests {
 
     /// Runs the program with a second and a third argument.
     fn run_with(architecture: u32, number: u32, [second, third]: [u32; 2]) -> u32 {
-        run_program(&program(LIST), architecture, number, [second, third])
+        let arguments = [FIRST as u32, second, third];
+        run_program(&program(LIST), architecture, number, arguments)
     }
 
     fn run_program(
         program: &[sock_filter],
         architecture: u32,
         number: u32,
-        [second, third]: [u32; 2],
+        [first, second, third]: [u32; 3],
     ) -> u32 {
         let (mut at, mut register) = (0, 0);
         loop {
@@ -339,8 +380,8 @@ mod tests {
                     register = match k {
                         NUMBER_AT => number,
                         ARCHITECTURE_AT => architecture,
-                        // The tests have socket(2) with its family as the second argument, too.
-                        FIRST_ARGUMENT_AT | SECOND_ARGUMENT_AT => second,
+                        FIRST_ARGUMENT_AT => first,
+                        SECOND_ARGUMENT_AT => second,
                         THIRD_ARGUMENT_AT => third,
                         other => panic!("no field at {other}"),
                     };
@@ -354,6 +395,7 @@ mod tests {
                 c if c == BPF_JMP | BPF_JSET | BPF_K => {
                     at += usize::from(if register & k != 0 { jt } else { jf });
                 }
+                c if c == BPF_ALU | BPF_AND | BPF_K => register &= k,
                 c if c == BPF_RET | BPF_K => return k,
                 other => panic!("no instruction {other:#x}"),
             }
@@ -393,7 +435,7 @@ mod tests {
     fn of_one_refused_call_no_form_is_left() {
         let number = libc::SYS_bpf as u32;
         let verdict = |architecture, number| {
-            run_program(&without(libc::SYS_bpf as u32), architecture, number, [0; 2])
+            run_program(&without(libc::SYS_bpf as u32), architecture, number, [0; 3])
         };
         let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
         for call in [number, number | NO_CALL] {
@@ -419,11 +461,33 @@ mod tests {
         for request in [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSCTTY, 0] {
             assert_eq!(ioctl(request as u32), refused, "{request:#x}");
         }
-        let socket =
-            |family: i32| run_with(ARCHITECTURE, libc::SYS_socket as u32, [family as u32, 0]);
-        assert_eq!(socket(libc::AF_INET), libc::SECCOMP_RET_ALLOW);
-        for family in [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET] {
-            assert_eq!(socket(family), refused, "family {family}");
+        let socket = |(family, of, protocol): SocketKind| {
+            let arguments = [family, of, protocol].map(|argument| argument as u32);
+            run_program(
+                &program(LIST),
+                ARCHITECTURE,
+                libc::SYS_socket as u32,
+                arguments,
+            )
+        };
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        for (family, of, protocol) in &KINDS[..2] {
+            for of in [*of, of | flags] {
+                assert_eq!(socket((*family, of, *protocol)), libc::SECCOMP_RET_ALLOW);
+            }
+        }
+        for kind in [
+            (libc::AF_UNIX, libc::SOCK_STREAM, 0),
+            (libc::AF_PACKET, libc::SOCK_STREAM, 0),
+            (libc::AF_INET, libc::SOCK_SEQPACKET, 0),
+            (libc::AF_INET, libc::SOCK_RAW | flags, 0),
+            (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_SCTP),
+            (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP),
+            (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6),
+            (libc::AF_INET6, libc::SOCK_STREAM, 0),
+            (libc::AF_INET6, libc::SOCK_DGRAM, 0),
+        ] {
+            assert_eq!(socket(kind), refused, "{kind:?}");
         }
         let option = |level: i32, name: i32| {
             let arguments = [level as u32, name as u32];

@@ -6,7 +6,7 @@
 //! and then ends the process by a call that is not on the list, which is as good an end as any.
 
 use channel::driving::BackEnd;
-use sandbox::filter::{Allowed, call, memory, options, refused, requests, sockets};
+use sandbox::filter::{Allowed, SocketKind, call, memory, options, refused, requests, sockets};
 
 use crate::vhost;
 
@@ -52,7 +52,7 @@ const USER: &[Allowed] = &[
     call(libc::SYS_sendto, "bytes of guests"),
     requests(libc::SYS_ioctl, QUEUES, "bytes that the peer has not acknowledged, or that wait"),
     call(libc::SYS_getsockopt, "errors of connections, and the size of their buffers"),
-    sockets(&[libc::AF_INET as u32, libc::AF_INET6 as u32], "sockets of flows"),
+    sockets(SOCKETS, "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
     call(libc::SYS_connect, "the same; finding the host's own addresses"),
     options(OPTIONS, "peeking, datagrams that come together, errors"),
@@ -61,6 +61,16 @@ const USER: &[Allowed] = &[
     call(libc::SYS_getsockname, "finding the host's own addresses"),
     call(libc::SYS_mremap, "the allocator, for tables of flows"),
     refused(libc::SYS_openat, "the allocator asks how to give memory of a thread's tables back"),
+];
+
+/// Sockets of flows: TCP, UDP, and echo requests (icmp(7), "ping sockets").
+const SOCKETS: &[SocketKind] = &[
+    (libc::AF_INET, libc::SOCK_STREAM, 0),
+    (libc::AF_INET6, libc::SOCK_STREAM, 0),
+    (libc::AF_INET, libc::SOCK_DGRAM, 0),
+    (libc::AF_INET6, libc::SOCK_DGRAM, 0),
+    (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP),
+    (libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6),
 ];
 
 /// Requests for the lengths of the queues of a socket (`SIOCOUTQ`, `SIOCINQ`; tcp(7)).
