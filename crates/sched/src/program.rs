@@ -50,8 +50,8 @@ const WAKE_UP: i32 = 2;
 /// `TASK_DEAD` of `linux/sched.h`.
 const DEAD: i32 = 0x80;
 
-/// Nanoseconds from a halt to its end, or to the sleep, above which KVM has polled: an interrupt that
-/// is there already ends a halt sooner.
+/// Nanoseconds from a halt to its end, or to the sleep, above which KVM has polled: an interrupt
+/// that is there already ends a halt sooner.
 const POLLED: i32 = 5000;
 
 /// On the stack: the core, at its place in a state's word.
@@ -308,8 +308,8 @@ fn now(a: &mut Assembler) {
 }
 
 /// Keeps the state in R0, just stored in the line that R1 points to, if it is that of a blocked
-/// thread, and emits a record if that has a subscription, which is cleared. Else jumps to `next`. R1
-/// to R5 are clobbered.
+/// thread, and emits a record if that has a subscription, which is cleared. Else jumps to `next`.
+/// R1 to R5 are clobbered.
 fn emit_event(a: &mut Assembler, ring: BorrowedFd<'_>, next: Label) {
     a.set(R2, R0)
         .and(R2, HOW as i32)

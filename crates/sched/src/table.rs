@@ -173,7 +173,7 @@ impl Table {
         self.word(slot).store(0, Ordering::Relaxed);
     }
 
-    /// Notes that halts of vCPUs of KVM are counted from now on.
+    /// Notes that halts of vCPUs of KVM are counted.
     pub fn set_counts_halts(&self) {
         self.region
             .half(COUNTS_HALTS_AT)

@@ -63,8 +63,8 @@ impl View {
         word.load(Ordering::Relaxed)
     }
 
-    /// Returns whether KVM polls in the place of a vCPU that has halted, before it lets it sleep, as
-    /// it did in several of the latest halts.
+    /// Returns whether KVM polls in the place of a vCPU that has halted, before it lets it sleep,
+    /// as it did in several of the latest halts.
     #[inline]
     #[must_use]
     pub fn polls_for(&self, slot: Slot) -> bool {

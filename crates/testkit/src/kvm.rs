@@ -1,7 +1,7 @@
 //! Small VMMs of KVM's, with guests of a few instructions of real mode: they run where no kernel
 //! boots, too.
 //!
-//! * [`HaltingVm`]: vCPUs that halt for ever, and threads that do not run vCPUs
+//! * [`HaltingVm`]: vCPUs that halt, and threads that do not run vCPUs
 //! * [`KvmGuest`]: a guest that is interrupted by virtqueues over vhost-user, and that answers,
 //!   works or sends
 

@@ -51,8 +51,8 @@ const WARM_UP: [usize; 2] = [4000, 100];
 const FOUND: Duration = Duration::from_secs(20);
 const NOTES: [&str; 3] = [
     "the guest is a few instructions of real mode, which this KVM may emulate, about a microsecond \
-     each; all its vCPUs have the client's core, front end and clock the switch's, and the switch is \
-     wherever the kernel places it",
+     each; all its vCPUs have the client's core, front end and clock the switch's, and the switch \
+     is wherever the kernel places it",
     "idle: from a frame's transmission by a front end to the guest's answer, a port write of its \
      interrupt handler; sends: from an order, an interrupt, to the frame's arrival at a front end \
      that sleeps",

@@ -209,7 +209,7 @@ impl Rules {
     }
 }
 
-/// What the notifications of a queue tell of the guest: whether it works.
+/// The record of a queue's notifications, which tells whether the guest works.
 ///
 /// A notification that finds a vCPU halted, asleep or while KVM polls in its place, ends that halt.
 /// A guest whose last [`FOUND_WORKING`] notifications have ended none was at work each time. It may

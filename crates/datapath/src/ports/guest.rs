@@ -10,6 +10,7 @@ mod counts;
 pub mod header;
 mod kick_rate;
 mod kicks;
+mod notifier;
 mod queue;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -530,7 +531,7 @@ impl Port for GuestPort {
             queue.ask_for_buffers();
             queue.congestion.end_batch(now);
             let servers = servers(&self.vcpus, pair, self.usable_pairs);
-            due = queue.publish_and_notify_by(self.rules, now, servers, calls);
+            due = queue.publish_and_notify_by((self.rules, servers), now, calls);
         }
         lock.unlock();
         due
@@ -539,13 +540,8 @@ impl Port for GuestPort {
     fn notify(&mut self, pair: u16, now: Nanos, calls: &mut PendingCalls) -> Option<Nanos> {
         let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
         let servers = servers(&self.vcpus, pair, self.usable_pairs);
-        let notify = |queue: &mut GuestQueue| {
-            if queue.notifier.deferred.is_some() {
-                queue.notify_by(self.rules, now, servers, calls)
-            } else {
-                None
-            }
-        };
+        let notify =
+            |queue: &mut GuestQueue| queue.notify_deferred((self.rules, servers), now, calls);
         // The worker that has locked the queue will flush it, and then sends the notification if it
         // is due.
         lock.try_with(notify).unwrap_or(Some(now))

@@ -177,9 +177,9 @@ impl Worker {
     }
 
     /// Suppresses the kicks of a pair, on three conditions: its guest runs or is about to, and a
-    /// block event will follow at once when it halts, without a poll of KVM's; the worker may run on
-    /// its core, where it would end such a poll; and suppressing paid lately. A pair whose frames are
-    /// there already becomes active instead.
+    /// block event will follow at once when it halts, without a poll of KVM's; the worker may run
+    /// on its core, where it would end such a poll; and suppressing paid lately. A pair whose
+    /// frames are there already becomes active instead.
     fn suppress(
         &mut self,
         pair: (PortId, u16),

@@ -367,8 +367,7 @@ fn a_guest_that_works_for_a_while_is_known_to_work() {
     });
 }
 
-/// What works and halts in turn, each for less than a deferral takes, is taken for what works again
-/// and again, and learned from.
+/// A guest that works and halts in turn may be taken for one that works, and that is learned from.
 #[test]
 fn one_that_halts_soon_after_short_work_is_seldom_deferred() {
     in_all_layouts(|mut scene| {

@@ -10,7 +10,7 @@ use super::guest::{KvmGuestConfig, Others, Task};
 /// Ports that the guest writes to: an answer to the test, and a kick of the transmit queue.
 pub(super) const ANSWER: u8 = 0x50;
 pub(super) const KICK: u8 = 0x51;
-/// The VMM does nothing about it; KVM looks for interrupts when the vCPU goes on.
+/// The VMM does nothing about it; KVM looks for interrupts when the vCPU continues.
 pub(super) const LOOK: u8 = 0x53;
 /// No device is there: the write ends the vCPU.
 const FAULT: u8 = 0x52;

@@ -80,7 +80,7 @@ pub enum Task {
 /// Work of the other vCPUs, which are never interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Others {
-    /// None: they halt for ever.
+    /// None: they halt.
     Halt,
     /// They count all the time.
     Work,
@@ -152,7 +152,7 @@ pub(super) struct Events {
     orders: Event,
     answers: Event,
     pub(super) tx_kick: Event,
-    /// Nobody signals the one or reads the other.
+    /// Not used: the one is not signalled, the other not read.
     rx_kick: Event,
     tx_call: Event,
 }
@@ -416,7 +416,7 @@ impl KvmGuest {
     }
 }
 
-/// What only our own tests look at.
+/// Parts for the tests of this module.
 #[cfg(test)]
 impl KvmGuest {
     pub(super) fn events(&self) -> &Events {
@@ -474,8 +474,8 @@ fn duplicate(event: &Event) -> io::Result<EventFd> {
     Ok(unsafe { EventFd::from_raw_fd(fd.into_raw_fd()) })
 }
 
-/// Makes all receive buffers available, and prepares the transmit buffers, which are one. Returns the
-/// address of the receive buffers.
+/// Makes all receive buffers available, and prepares the transmit buffers, which are one. Returns
+/// the address of the receive buffers.
 fn fill(ram: &GuestRam, rx: &mut DriverQueue, tx: &mut DriverQueue, frame: &[u8]) -> u64 {
     let packet = [&[0; HEADER], frame].concat();
     let sent = Piece::new(ram.alloc(packet.len() as u64, 8), packet.len() as u32);

@@ -337,8 +337,8 @@ pub fn never_allowed(address: IpAddr) -> bool {
 /// The IPv4 addresses to which a translator or a tunnel of the host's network may lead:
 ///
 /// * NAT64 by the well-known prefix (RFC 6052, section 2.1)
-/// * NAT64 by a prefix of the network's own (RFC 8215), whose length is not known: 96 bits, or where
-///   nothing lies behind a shorter one, each of 48, 56 and 64 bits (RFC 6052, section 2.2)
+/// * NAT64 by a prefix of the network's own (RFC 8215), whose length is not known: 96 bits, or
+///   where nothing lies behind a shorter one, each of 48, 56 and 64 bits (RFC 6052, section 2.2)
 /// * 6to4 (RFC 3056, section 2)
 /// * Teredo (RFC 4380, section 4): the server, and the client, whose address is inverted
 /// * ISATAP (RFC 5214, section 6.1), in any network

@@ -34,8 +34,8 @@ const SHARE: f64 = 0.45;
 /// Counts by which the speed of a guest is measured.
 const TRIAL: u32 = 500;
 
-/// Sends numbered frames at a steady rate for a window; `each` is called before each, and while none
-/// is due. Returns the frames.
+/// Sends numbered frames at a steady rate for a window; `each` is called before each, and while
+/// none is due. Returns the frames.
 fn pace(
     other: &mut FakeGuest,
     frame: &mut [u8],
@@ -208,8 +208,8 @@ fn half_for(scene: &mut Scene, rate: u64) -> Result<[f64; 3]> {
     Ok([p50, p99, f64::from(interrupts) / seconds])
 }
 
-/// Returns the microseconds until the guest had taken a frame, of those that arrived, as its answers
-/// tell.
+/// Returns the microseconds until the guest had taken a frame, of those that arrived, as its
+/// answers tell.
 fn taken(
     guest: &KvmGuest,
     mut handled: u16,

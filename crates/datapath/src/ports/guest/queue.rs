@@ -19,9 +19,10 @@ use wire::virtio::net;
 use super::congestion::Congestion;
 use super::header::{self, Words};
 use super::kicks::Kicks;
+use super::notifier::Notifier;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::calls::{CallFd, PendingCalls};
-use crate::ports::coalescing::{Nanos, Rules, Servers, TrialRecord, WorkRecord};
+use crate::ports::coalescing::{Nanos, Rules, Servers};
 use crate::ports::faults::note_fault;
 use crate::ports::payload::Outgoing;
 
@@ -55,21 +56,6 @@ pub enum GuestFault {
     /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
     #[error("a chain is too short for the virtio header")]
     NoRoomForHeader,
-}
-
-/// The notifications of a queue's guest.
-#[derive(Debug, Default)]
-pub(super) struct Notifier {
-    /// Notifies the guest; without it the guest polls.
-    pub(super) call: Option<Arc<CallFd>>,
-    /// To the guest: time of the last notification of frames.
-    pub(super) notified: Option<Nanos>,
-    /// To the guest: the time until which a notification is deferred.
-    pub(super) deferred: Option<Nanos>,
-    /// Benefit of recent deferrals.
-    pub(super) deferral: TrialRecord,
-    /// To the guest: whether it is known to work.
-    pub(super) work: WorkRecord,
 }
 
 /// Running queue.
@@ -113,10 +99,7 @@ impl GuestQueue {
             queue,
             header,
             kick,
-            notifier: Notifier {
-                call: call.map(Arc::new),
-                ..Notifier::default()
-            },
+            notifier: Notifier::new(call),
             enabled,
             segments: Vec::with_capacity(SEGMENTS),
             chains: Vec::with_capacity(BATCH),
@@ -148,13 +131,6 @@ impl GuestQueue {
         self.end_deferral(calls);
         let waiting = self.congestion.backlog.take().len();
         (self.queue.position(), waiting as u64)
-    }
-
-    /// Notifies the guest at once if that was deferred.
-    pub(super) fn end_deferral(&mut self, calls: &mut PendingCalls) {
-        if self.notifier.deferred.take().is_some() && self.queue.needs_notify() {
-            self.notify(calls);
-        }
     }
 
     pub(super) fn usable(&self) -> bool {
@@ -203,95 +179,51 @@ impl GuestQueue {
         self.fault.filter(|_| new)
     }
 
+    /// Notifies the guest at once if that was deferred.
+    pub(super) fn end_deferral(&mut self, calls: &mut PendingCalls) {
+        let (queue, counts) = (&mut self.queue, &mut self.counts);
+        self.notifier.end_deferral(queue, counts, calls);
+    }
+
     /// Publishes used buffers, and notifies the guest or defers that. Returns the due time of a new
     /// deferral.
     pub(super) fn publish_and_notify_by(
         &mut self,
-        rules: Rules,
+        by: (Rules, Servers<'_>),
         now: Nanos,
-        servers: Servers<'_>,
         calls: &mut PendingCalls,
     ) -> Option<Nanos> {
         self.queue.publish();
-        let was_deferred = self.notifier.deferred;
-        let due = self.notify_by(rules, now, servers, calls);
-        due.filter(|_| was_deferred.is_none())
+        let was_deferred = self.notifier.defers();
+        let of = (&mut self.queue, &mut self.counts);
+        let due = self.notifier.notify_by(of, by, now, calls);
+        due.filter(|_| !was_deferred)
     }
 
-    /// Notifies the guest of used buffers, or defers that. Returns the due time of a deferral.
-    pub(super) fn notify_by(
+    /// Notifies the guest of used buffers if that was deferred and is due. Returns the due time of
+    /// the deferral otherwise.
+    pub(super) fn notify_deferred(
         &mut self,
-        rules: Rules,
+        by: (Rules, Servers<'_>),
         now: Nanos,
-        servers: Servers<'_>,
         calls: &mut PendingCalls,
     ) -> Option<Nanos> {
-        let published = self.queue.unnotified();
-        let last = self.notifier.notified;
-        let until = rules.wait(published, last, now, || self.works(servers, now));
-        if until.is_some() && self.may_defer() {
-            self.counts.deferred += u64::from(self.notifier.deferred.is_none());
-            self.notifier.deferred = until;
-            return until;
-        }
-        let deferred = self.notifier.deferred.take();
-        let mut was_deferred = deferred.is_some();
-        if deferred.is_some_and(|until| now < until) && !rules.are_many(published) {
-            // It went to sleep.
-            self.learn(false);
-            was_deferred = false;
-        }
-        if self.queue.needs_notify() {
-            if rules.defers() && servers.vcpus.is_some() {
-                self.works(servers, now);
-                self.notifier.work.notified(rules, now, was_deferred);
-            }
-            self.notifier.notified = Some(now);
-            self.notify(calls);
-        } else if was_deferred {
-            // It polled meanwhile.
-            self.learn(true);
-        }
-        None
-    }
-
-    /// Returns whether the guest is known to work, and learns from the last deferral.
-    fn works(&mut self, servers: Servers<'_>, now: Nanos) -> bool {
-        let (mut paid, work) = (None, &mut self.notifier.work);
-        let works = work.works(servers, now, |did| paid = Some(did));
-        if let Some(paid) = paid {
-            self.learn(paid);
-        }
-        works
-    }
-
-    /// Records whether a deferral paid: a guest that worked or polled meanwhile was spared an
-    /// interrupt; one that slept should have been notified earlier.
-    fn learn(&mut self, paid: bool) {
-        self.counts.slept_through += u64::from(!paid);
-        self.notifier.deferral.learn(paid);
-    }
-
-    /// Returns whether the guest requests a notification and recent deferrals were of benefit.
-    fn may_defer(&mut self) -> bool {
-        self.queue.wants_notify()
-            && (self.notifier.deferred.is_some() || self.notifier.deferral.should_try())
+        let of = (&mut self.queue, &mut self.counts);
+        let defers = self.notifier.defers();
+        defers.then(|| self.notifier.notify_by(of, by, now, calls))?
     }
 
     /// Notifies the guest of what was published when its ring could not be asked whether it wants
     /// that.
     pub(super) fn notify_again(&mut self, calls: &mut PendingCalls) {
-        if self.fault.is_none() && self.notifier.deferred.is_none() && self.queue.needs_notify() {
+        if self.fault.is_none() && !self.notifier.defers() && self.queue.needs_notify() {
             self.notify(calls);
         }
     }
 
     /// Notes that the guest is to be notified.
     pub(super) fn notify(&mut self, calls: &mut PendingCalls) {
-        if let Some(call) = &self.notifier.call {
-            self.counts.notifications += 1;
-            calls.add(call);
-        }
+        self.notifier.notify(&mut self.counts, calls);
     }
 
     /// Counts frames that were carried.
