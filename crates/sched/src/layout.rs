@@ -13,7 +13,7 @@
 //!            how: 0 unknown, 1 running, 2 runnable, 3 blocked. Its second word: 1 with a
 //!            subscription to block events (see `block_events`). Its third word: the number of
 //!            halts of a vCPU of KVM that have ended. Its fourth word: how
-//!            often KVM polled in the latest of them, up to 64. Its fifth word: the first word as
+//!            often KVM polled in the latest of them, as a score. Its fifth word: the first word as
 //!            it was when the thread blocked last
 //!
 //! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the BPF programs find a
@@ -59,12 +59,13 @@ pub(crate) const HALTS_AT: usize = 16;
 /// Offset of the score of halts in which KVM polled, within a slot's line.
 pub(crate) const POLLED_AT: usize = 24;
 /// Increase of the score by a halt in which KVM polled; each other one decreases it by one.
-pub(crate) const POLLED_ONCE: u64 = 4;
-/// Score above which KVM polls for a vCPU, and the highest one. One late halt does not count: on a
-/// busy machine a vCPU may lose its core before it sleeps.
-pub(crate) const POLLED_OFTEN: u64 = 8;
+pub(crate) const POLLED_ONCE: u64 = 32;
+/// Score above which KVM polls for a vCPU, and the highest one, which lasts for a thousand halts. A
+/// late halt now and then does not count: on a busy machine a vCPU may lose its core before it
+/// sleeps.
+pub(crate) const POLLED_OFTEN: u64 = 64;
 /// See [`POLLED_OFTEN`].
-pub(crate) const POLLED_MOST: u64 = 64;
+pub(crate) const POLLED_MOST: u64 = 1024;
 /// Offset of the state when the thread blocked last, within a slot's line.
 pub(crate) const BLOCKED_AT: usize = 32;
 /// Offset of the buckets.

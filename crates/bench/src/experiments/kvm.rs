@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::statistics::percentile;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use testkit::kvm::{KvmGuest, KvmGuestConfig, Task};
+use testkit::kvm::{KvmGuest, KvmGuestConfig};
 use testkit::net::NetHeader;
 use testkit::packets::{Flow, udp};
 use testkit::{FakeGuest, GuestConfig};
@@ -264,11 +264,11 @@ fn latencies(what: &str, axis: &'static str) -> [&'static Part; 2] {
 }
 
 /// Notes whether each row of a part is within a bound of the same without states.
-fn aim(run: &mut Run<'_>, part: &'static Part, places: &[f64], bound: Bound) {
+fn aim(run: &mut Run<'_>, part: &'static Part, places: &[u64], bound: Bound) {
     for contender in [BEFORE, DEFAULT] {
         let ratios = places
             .iter()
-            .filter_map(|x| run.ratio(part, *x, [contender, OFF]));
+            .filter_map(|place| run.ratio(part, *place as f64, [contender, OFF]));
         let worst = match bound {
             Bound::AtMost(_) => ratios.max_by(|a, b| a.0.total_cmp(&b.0)),
             Bound::AtLeast(_) => ratios.min_by(|a, b| a.0.total_cmp(&b.0)),
@@ -280,13 +280,61 @@ fn aim(run: &mut Run<'_>, part: &'static Part, places: &[f64], bound: Bound) {
     }
 }
 
+/// Measures all places of some rows, in each round with a new guest of each contender.
+fn rows(
+    run: &mut Run<'_>,
+    contenders: &[Contender],
+    config: &KvmGuestConfig,
+    places: &[u64],
+    measure: impl Fn(&mut Run<'_>, &mut Scene, &str, u64) -> Result<()>,
+) -> Result<()> {
+    let plan = run.plan;
+    for _ in 0..plan.rounds {
+        for contender in contenders {
+            run.attempt(contender.name, |run| {
+                let mut scene = Scene::start(plan, contender, config.clone())?;
+                let mut places = places.iter();
+                places.try_for_each(|place| measure(run, &mut scene, contender.name, *place))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures latencies of one exchange after pauses of so many microseconds.
+fn exchanges(
+    run: &mut Run<'_>,
+    contenders: &[Contender],
+    config: &KvmGuestConfig,
+    (parts, pauses): ([&'static Part; 2], &[u64]),
+    exchange: impl Fn(&mut Scene, usize, Duration) -> Result<Vec<f64>>,
+) -> Result<()> {
+    rows(
+        run,
+        contenders,
+        config,
+        pauses,
+        |run, scene, name, pause| {
+            let times = if pause < 1000 { 1000 } else { 400 };
+            let pause_for = Duration::from_micros(pause);
+            exchange(scene, WARM_UP[usize::from(pause > 0)], pause_for)?;
+            run.take_all(parts, name, pause as f64, || {
+                quantiles(&exchange(scene, times, pause_for)?)
+            })
+        },
+    )?;
+    for part in parts {
+        aim(run, part, pauses, Bound::AtMost(1.1));
+    }
+    Ok(())
+}
+
 fn idle(
     run: &mut Run<'_>,
     contenders: &[Contender],
     (poll, polling): (Option<u32>, &str),
     vcpus: usize,
 ) -> Result<()> {
-    let plan = run.plan;
     let parts = latencies(
         &format!("idle, {vcpus} vCPU, {polling}"),
         "us between answer and frame",
@@ -296,31 +344,7 @@ fn idle(
         halt_poll_ns: poll,
         ..KvmGuestConfig::default()
     };
-    for _ in 0..plan.rounds {
-        for contender in contenders {
-            run.attempt(contender.name, |run| {
-                let mut scene = Scene::start(plan, contender, config.clone())?;
-                for pause in PAUSES {
-                    let times = if pause < 1000 { 1000 } else { 400 };
-                    let pause_for = Duration::from_micros(pause);
-                    scene.ask(WARM_UP[usize::from(pause > 0)], pause_for)?;
-                    run.take_all(parts, contender.name, pause as f64, || {
-                        quantiles(&scene.ask(times, pause_for)?)
-                    })?;
-                }
-                Ok(())
-            })?;
-        }
-    }
-    for part in parts {
-        aim(
-            run,
-            part,
-            &PAUSES.map(|pause| pause as f64),
-            Bound::AtMost(1.1),
-        );
-    }
-    Ok(())
+    exchanges(run, contenders, &config, (parts, &PAUSES), Scene::ask)
 }
 
 /// The guest halts, is ordered to send, and halts again.
@@ -330,38 +354,12 @@ fn sends(
     (poll, polling): (Option<u32>, &str),
 ) -> Result<()> {
     const PAUSES: [u64; 4] = [0, 60, 200, 1000];
-    let plan = run.plan;
     let parts = latencies(&format!("sends, {polling}"), "us between arrival and order");
     let config = KvmGuestConfig {
-        task: Task::Halt,
         halt_poll_ns: poll,
         ..KvmGuestConfig::default()
     };
-    for _ in 0..plan.rounds {
-        for contender in contenders {
-            run.attempt(contender.name, |run| {
-                let mut scene = Scene::start(plan, contender, config.clone())?;
-                for pause in PAUSES {
-                    let times = if pause < 1000 { 1000 } else { 400 };
-                    let pause_for = Duration::from_micros(pause);
-                    sent(&mut scene, WARM_UP[usize::from(pause > 0)], pause_for)?;
-                    run.take_all(parts, contender.name, pause as f64, || {
-                        quantiles(&sent(&mut scene, times, pause_for)?)
-                    })?;
-                }
-                Ok(())
-            })?;
-        }
-    }
-    for part in parts {
-        aim(
-            run,
-            part,
-            &PAUSES.map(|pause| pause as f64),
-            Bound::AtMost(1.1),
-        );
-    }
-    Ok(())
+    exchanges(run, contenders, &config, (parts, &PAUSES), sent)
 }
 
 /// Orders frames of the guest, so many after a pause each.

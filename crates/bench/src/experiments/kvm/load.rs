@@ -12,8 +12,10 @@ use testkit::FakeGuest;
 use testkit::kvm::{KvmGuest, KvmGuestConfig, Task};
 use testkit::net::NetHeader;
 
-use super::wait_found;
-use super::{Contender, LIMIT, POLLS, Scene, aim, guest, latencies, part, quantiles};
+use super::{
+    Contender, LIMIT, POLLS, Scene, aim, exchanges, guest, latencies, part, quantiles, rows,
+    wait_found,
+};
 use crate::experiments::parts::{Bound, Run};
 use crate::plan::{Plan, progress};
 
@@ -66,7 +68,6 @@ pub(super) fn works(
     contenders: &[Contender],
     (poll, polling): (Option<u32>, &str),
 ) -> Result<()> {
-    let plan = run.plan;
     let parts = [
         ("interrupts", "interrupts a second"),
         ("work", "counts of the guest a second"),
@@ -78,22 +79,15 @@ pub(super) fn works(
         halt_poll_ns: poll,
         ..KvmGuestConfig::default()
     };
-    for _ in 0..plan.rounds {
-        for contender in contenders {
-            run.attempt(contender.name, |run| {
-                let mut scene = Scene::start(plan, contender, config.clone())?;
-                for rate in RATES {
-                    run.take_all(parts, contender.name, rate as f64, || {
-                        work_for(&mut scene, rate)
-                    })?;
-                }
-                Ok(())
-            })?;
-        }
-    }
-    let places = RATES.map(|rate| rate as f64);
-    aim(run, parts[0], &places, Bound::AtMost(0.3));
-    aim(run, parts[1], &places, Bound::AtLeast(1.0));
+    rows(
+        run,
+        contenders,
+        &config,
+        &RATES,
+        |run, scene, name, rate| run.take_all(parts, name, rate as f64, || work_for(scene, rate)),
+    )?;
+    aim(run, parts[0], &RATES, Bound::AtMost(0.3));
+    aim(run, parts[1], &RATES, Bound::AtLeast(1.0));
     Ok(())
 }
 
@@ -120,34 +114,30 @@ pub(super) fn half(
     contenders: &[Contender],
     (poll, polling): (Option<u32>, &str),
 ) -> Result<()> {
-    let plan = run.plan;
     let [p50, p99] = latencies(&format!("half, {polling}"), RATE);
     let interrupts = part(
         format!("half, {polling}, interrupts"),
         [RATE, "interrupts a second"],
     );
-    let iterations = half_of_the_time(plan)?;
     let config = KvmGuestConfig {
-        task: Task::Orders { iterations },
+        task: Task::Orders {
+            iterations: half_of_the_time(run.plan)?,
+        },
         halt_poll_ns: poll,
         ..KvmGuestConfig::default()
     };
-    for _ in 0..plan.rounds {
-        for contender in contenders {
-            run.attempt(contender.name, |run| {
-                let mut scene = Scene::start(plan, contender, config.clone())?;
-                for rate in RATES {
-                    run.take_all([p50, p99, interrupts], contender.name, rate as f64, || {
-                        half_for(&mut scene, rate)
-                    })?;
-                }
-                Ok(())
-            })?;
-        }
-    }
-    let places = RATES.map(|rate| rate as f64);
-    aim(run, p50, &places, Bound::AtMost(1.2));
-    aim(run, interrupts, &places, Bound::AtMost(0.8));
+    rows(
+        run,
+        contenders,
+        &config,
+        &RATES,
+        |run, scene, name, rate| {
+            let parts = [p50, p99, interrupts];
+            run.take_all(parts, name, rate as f64, || half_for(scene, rate))
+        },
+    )?;
+    aim(run, p50, &RATES, Bound::AtMost(1.2));
+    aim(run, interrupts, &RATES, Bound::AtMost(0.8));
     Ok(())
 }
 
@@ -262,7 +252,7 @@ pub(super) fn ping_pong(run: &mut Run<'_>, contenders: &[Contender], place: &str
             }
         }
     }
-    aim(run, part, &[1.0, 2.0, 3.0, 4.0], Bound::AtMost(1.0));
+    aim(run, part, &[1, 2, 3, 4], Bound::AtMost(1.0));
     Ok(())
 }
 
@@ -313,30 +303,9 @@ pub(super) fn beside_a_neighbour(run: &mut Run<'_>, contenders: &[Contender]) ->
                 }
             }
         });
-        let result = (0..plan.rounds).try_for_each(|_| {
-            contenders.iter().try_for_each(|contender| {
-                run.attempt(contender.name, |run| {
-                    let config = KvmGuestConfig::default();
-                    let mut scene = Scene::start(plan, contender, config)?;
-                    for pause in PAUSES {
-                        run.take_all(parts, contender.name, pause as f64, || {
-                            quantiles(&scene.ask(400, Duration::from_micros(pause))?)
-                        })?;
-                    }
-                    Ok(())
-                })
-            })
-        });
+        let config = KvmGuestConfig::default();
+        let result = exchanges(run, contenders, &config, (parts, &PAUSES), Scene::ask);
         ends.store(true, Ordering::Relaxed);
         result
-    })?;
-    for part in parts {
-        aim(
-            run,
-            part,
-            &PAUSES.map(|pause| pause as f64),
-            Bound::AtMost(1.1),
-        );
-    }
-    Ok(())
+    })
 }
