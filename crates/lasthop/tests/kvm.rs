@@ -104,7 +104,7 @@ impl Scene {
         let [before, _] = self.deferrals();
         self.ask(guest, FRAMES);
         let [deferred, slept_through] = self.deferrals();
-        let deferred = deferred - before;
+        let deferred = deferred.saturating_sub(before);
         assert!(
             deferred * 100 <= FRAMES,
             "{deferred} of {FRAMES} interrupts were deferred, {slept_through} slept through"
@@ -225,6 +225,31 @@ fn a_guest_that_works_is_interrupted_once_for_several_frames() {
         slept_through * 10 <= deferred,
         "it never slept: {slept_through} of {deferred}"
     );
+}
+
+#[test]
+fn an_idle_guest_is_known_to_the_switch_after_one_that_was_killed() {
+    let Some(mut scene) = Scene::start() else {
+        return;
+    };
+    let config = KvmGuestConfig {
+        halt_poll_ns: POLLS,
+        ..KvmGuestConfig::default()
+    };
+    let Some(guest) = scene.guest(config) else {
+        return;
+    };
+    scene.interrupts_at_once(&guest);
+    scene.lasthop.kill_and_wait("switch");
+    wait_until("the guest answers again", || {
+        scene.send();
+        guest.answered().wait(Duration::from_millis(100)) > 0
+    });
+    // Answers to the frames before.
+    while guest.answered().wait(Duration::from_millis(100)) > 0 {}
+    scene.interrupts_at_once(&guest);
+    scene.lasthop.prints("upgrade");
+    scene.interrupts_at_once(&guest);
 }
 
 #[test]
