@@ -21,6 +21,14 @@ const LIAR: &str = "liar";
 /// One test at a time: all guests are of this process, whose threads are searched for vCPUs.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// A guest that halts between interrupts.
+fn idle() -> KvmGuestConfig {
+    KvmGuestConfig {
+        halt_poll_ns: POLLS,
+        ..KvmGuestConfig::default()
+    }
+}
+
 /// A running Lasthop with the package's defaults, and a front end that sends to the guest.
 struct Scene {
     lasthop: Running,
@@ -49,6 +57,13 @@ impl Scene {
             place,
             _alone: alone,
         })
+    }
+
+    /// As [`Scene::start`], with a guest.
+    fn with(config: KvmGuestConfig) -> Option<(Self, KvmGuest)> {
+        let mut scene = Self::start()?;
+        let guest = scene.guest(config)?;
+        Some((scene, guest))
     }
 
     /// Starts a guest; its vCPUs are known.
@@ -118,11 +133,7 @@ fn an_idle_guest_is_interrupted_at_once_while_kvm_polls_for_it() {
         return;
     };
     for vcpus in [1, 2] {
-        let config = KvmGuestConfig {
-            vcpus,
-            halt_poll_ns: POLLS,
-            ..KvmGuestConfig::default()
-        };
+        let config = KvmGuestConfig { vcpus, ..idle() };
         let Some(guest) = scene.guest(config) else {
             return;
         };
@@ -133,15 +144,10 @@ fn an_idle_guest_is_interrupted_at_once_while_kvm_polls_for_it() {
 
 #[test]
 fn so_is_one_whose_threads_have_no_names() {
-    let Some(mut scene) = Scene::start() else {
-        return;
-    };
-    let config = KvmGuestConfig {
-        halt_poll_ns: POLLS,
+    let Some((mut scene, guest)) = Scene::with(KvmGuestConfig {
         thread_name: "anything".to_owned(),
-        ..KvmGuestConfig::default()
-    };
-    let Some(guest) = scene.guest(config) else {
+        ..idle()
+    }) else {
         return;
     };
     let by = scene.port()["vcpu_search"]["by"].clone();
@@ -161,14 +167,7 @@ impl Drop for End<'_> {
 /// A VMM may name its threads as it likes, and let them compute: that is its own loss.
 #[test]
 fn so_is_one_beside_a_vmm_whose_thread_only_calls_itself_a_vcpu() {
-    let Some(mut scene) = Scene::start() else {
-        return;
-    };
-    let config = KvmGuestConfig {
-        halt_poll_ns: POLLS,
-        ..KvmGuestConfig::default()
-    };
-    let Some(guest) = scene.guest(config) else {
+    let Some((mut scene, guest)) = Scene::with(idle()) else {
         return;
     };
     let ends = AtomicBool::new(false);
@@ -199,16 +198,11 @@ fn so_is_one_beside_a_vmm_whose_thread_only_calls_itself_a_vcpu() {
 #[test]
 fn a_guest_that_works_is_interrupted_once_for_several_frames() {
     const FRAMES: u32 = 2000;
-    let Some(mut scene) = Scene::start() else {
-        return;
-    };
-    let config = KvmGuestConfig {
+    let Some((mut scene, guest)) = Scene::with(KvmGuestConfig {
         task: Task::Work,
         answers: false,
-        halt_poll_ns: POLLS,
-        ..KvmGuestConfig::default()
-    };
-    let Some(guest) = scene.guest(config) else {
+        ..idle()
+    }) else {
         return;
     };
     wait_until("it is interrupted for every second frame at most", || {
@@ -229,14 +223,7 @@ fn a_guest_that_works_is_interrupted_once_for_several_frames() {
 
 #[test]
 fn an_idle_guest_is_known_to_the_switch_after_one_that_was_killed() {
-    let Some(mut scene) = Scene::start() else {
-        return;
-    };
-    let config = KvmGuestConfig {
-        halt_poll_ns: POLLS,
-        ..KvmGuestConfig::default()
-    };
-    let Some(guest) = scene.guest(config) else {
+    let Some((mut scene, guest)) = Scene::with(idle()) else {
         return;
     };
     scene.interrupts_at_once(&guest);
@@ -254,21 +241,14 @@ fn an_idle_guest_is_known_to_the_switch_after_one_that_was_killed() {
 
 #[test]
 fn a_vcpu_on_another_thread_and_another_vmm_are_idle_guests_again() {
-    let Some(mut scene) = Scene::start() else {
-        return;
-    };
-    let config = KvmGuestConfig {
-        halt_poll_ns: POLLS,
-        ..KvmGuestConfig::default()
-    };
-    let Some(mut guest) = scene.guest(config.clone()) else {
+    let Some((mut scene, mut guest)) = Scene::with(idle()) else {
         return;
     };
     scene.interrupts_at_once(&guest);
     guest.replace_vcpu(0).unwrap();
     scene.interrupts_at_once(&guest);
     drop(guest);
-    let Some(guest) = scene.guest(config) else {
+    let Some(guest) = scene.guest(idle()) else {
         return;
     };
     scene.interrupts_at_once(&guest);

@@ -12,9 +12,9 @@
 //!
 //!            how: 0 unknown, 1 running, 2 runnable, 3 blocked. Its second word: 1 with a
 //!            subscription to block events (see `block_events`). Its third word: the number of
-//!            halts of a vCPU of KVM that have ended. Its fourth word: how
-//!            often KVM polled in the latest of them, as a score. Its fifth word: the first word as
-//!            it was when the thread blocked last
+//!            halts of a vCPU of KVM that have ended. Its fourth word: how often KVM polled in the
+//!            latest of them, as a score. Its fifth word: the first word as it was when the thread
+//!            blocked last
 //!
 //! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the BPF programs find a
 //!            thread; its bucket is given by the lower bits of its id. 0: free entry

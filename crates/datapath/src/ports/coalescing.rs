@@ -39,9 +39,8 @@ const MAX_SKIPS: u32 = 1024;
 /// Failures that count at most: more would skip no more, and would have to be made good one by one.
 const MAX_FAILURES: u32 = (MAX_SKIPS / SKIPS).ilog2();
 
-/// Time within which a notification that wakes a halted vCPU is seen to have done so, nanoseconds.
-/// It takes 10 to 20 microseconds; a longer time costs one notification more when a guest begins
-/// to work.
+/// Time within which a notification that wakes a halted vCPU is seen to have done so, nanoseconds:
+/// more than the interrupt of an idle guest and its answer take together.
 const WAKES_WITHIN: Nanos = 60_000;
 /// Notifications in a row that end no halt, and nanoseconds since the first of them, after which a
 /// guest is known to work. It takes several, because one may come while a guest works that halts a
