@@ -212,7 +212,8 @@ impl Rules {
 ///
 /// A notification that finds a vCPU halted, asleep or while KVM polls in its place, ends that halt.
 /// A guest whose last [`FOUND_WORKING`] notifications have ended none was at work each time. It may
-/// have halted since: then the next notification tells, so one is deferred in error at most.
+/// have halted since: then the next notification tells, so one is deferred in error, and another
+/// if frames come before that one has woken the vCPU.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct WorkRecord {
     /// Halts of the vCPUs when they were counted last.
