@@ -13,6 +13,7 @@ use memory::GuestMemory;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sys::foreign::ForeignFd;
 use testkit::memif::{AddRing, COOKIE, Spec, add_region, code, name};
 use virtio::vhost_user::{AnswerPipe, Backend, Fault, Message, QueueSetup};
 
@@ -161,7 +162,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<Step> {
 #[derive(Default)]
 struct Back {
     path: DataPath,
-    kept: BTreeMap<u64, OwnedFd>,
+    kept: BTreeMap<u64, ForeignFd>,
 }
 
 impl Backend for Back {
@@ -181,7 +182,7 @@ impl Backend for Back {
         unreachable!("memif has no disabled queues");
     }
 
-    fn set_call(&mut self, _: u16, _: Option<OwnedFd>) {
+    fn set_call(&mut self, _: u16, _: Option<ForeignFd>) {
         unreachable!("memif does not change interrupts");
     }
 
@@ -191,7 +192,10 @@ impl Backend for Back {
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
         let fd = fd.try_clone_to_owned().expect("a descriptor");
-        assert!(self.kept.insert(number, fd).is_none(), "a number twice");
+        assert!(
+            self.kept.insert(number, fd.into()).is_none(),
+            "a number twice"
+        );
     }
 }
 
@@ -371,7 +375,7 @@ impl Rig {
         }
     }
 
-    fn serve(&mut self, message: Message, fds: Vec<OwnedFd>) -> std::result::Result<(), Fault> {
+    fn serve(&mut self, message: Message, fds: Vec<ForeignFd>) -> std::result::Result<(), Fault> {
         let reply = self.handle(message, fds)?;
         let Some((_, connection)) = &mut self.socket else {
             return Ok(());
@@ -388,7 +392,11 @@ impl Rig {
         if let Some((theirs, _)) = &self.socket {
             let mut bytes = [0; 129];
             let flags = rustix::net::RecvFlags::DONTWAIT;
-            while let Ok(Some(got)) = sys::descriptors::receive_bytes(theirs, &mut bytes, flags) {
+            let mut receive = || {
+                let into = (&mut Vec::new(), sys::foreign::Author::new(None));
+                sys::descriptors::receive(theirs, &mut bytes, into, flags)
+            };
+            while let Ok(Some(got)) = receive() {
                 assert!(got.bytes == 0 || got.bytes == memif::MESSAGE_LEN);
                 if got.bytes == 0 {
                     break;
@@ -400,7 +408,7 @@ impl Rig {
     fn handle(
         &mut self,
         message: Message,
-        fds: Vec<OwnedFd>,
+        fds: Vec<impl Into<sys::foreign::ForeignFd>>,
     ) -> std::result::Result<virtio::vhost_user::Reply, Fault> {
         let reply = self.session.handle(message, fds, &mut self.back);
         self.session.settled();

@@ -14,6 +14,7 @@ use memory::GuestMemory;
 use memory::iotlb::{Access, IotlbWriter};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::MemfdFlags;
+use sys::foreign::ForeignFd;
 use virtio::queue::{Journal, JournalRegion, Layout, Queue};
 use virtio::vhost_user::{Backend, Message, Offer, QueueSetup, Session};
 use wire::virtio::features::Features;
@@ -34,16 +35,16 @@ const SLOTS: usize = 4096;
 #[derive(Default)]
 struct Keeper {
     data_path: DataPath,
-    kept: BTreeMap<u64, OwnedFd>,
+    kept: BTreeMap<u64, ForeignFd>,
     /// File of the table of translations.
-    iotlb: Option<OwnedFd>,
+    iotlb: Option<ForeignFd>,
 }
 
 /// Record and table that a process left behind.
 struct Left {
     record: Vec<u8>,
-    kept: BTreeMap<u64, OwnedFd>,
-    iotlb: Option<OwnedFd>,
+    kept: BTreeMap<u64, ForeignFd>,
+    iotlb: Option<ForeignFd>,
     /// The table's file was written to by another process since.
     spoilt: bool,
 }
@@ -65,7 +66,7 @@ impl Backend for Keeper {
         self.data_path.enable_queue(index, on);
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<ForeignFd>) {
         self.data_path.set_call(index, call);
     }
 
@@ -75,14 +76,17 @@ impl Backend for Keeper {
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
         let fd = fd.try_clone_to_owned().expect("a descriptor");
-        assert!(self.kept.insert(number, fd).is_none(), "a number twice");
+        assert!(
+            self.kept.insert(number, fd.into()).is_none(),
+            "a number twice"
+        );
     }
 
     fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
-        self.iotlb = Some(fd.try_clone_to_owned().expect("a descriptor"));
+        self.iotlb = Some(fd.try_clone_to_owned().expect("a descriptor").into());
     }
 
-    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+    fn kept_iotlb(&mut self) -> Option<ForeignFd> {
         self.iotlb.take()
     }
 }
@@ -291,7 +295,7 @@ fn revoke_all(session: &mut Session, keeper: &mut Keeper) {
         kind: iotlb_type::INVALIDATE,
     };
     let message = message(code::IOTLB_MSG, invalidate.to_bytes().to_vec());
-    let answer = session.handle(message, vec![], keeper);
+    let answer = session.handle(message, Vec::<OwnedFd>::new(), keeper);
     assert!(answer.is_ok_and(|answer| answer.is_some()));
     let table = session.iotlb().expect("it is still there");
     assert_eq!(table.counts().entries, 0);

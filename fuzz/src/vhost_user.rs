@@ -288,7 +288,7 @@ impl Rig {
         }
     }
 
-    fn handle(&mut self, message: Message, fds: Vec<OwnedFd>) {
+    fn handle(&mut self, message: Message, fds: Vec<impl Into<sys::foreign::ForeignFd>>) {
         let (number, need_reply) = (message.code, message.need_reply);
         if number == code::IOTLB_MSG {
             self.backend.note(&message.payload);

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mapping::Mapping;
 use port::PortId;
 use serde::{Deserialize, Serialize};
+use sys::closer;
 
 use crate::switching::{Clients, Iommu, PortConfig, Role};
 
@@ -134,9 +135,10 @@ impl ConnectionRecord {
 /// serves; the supervisor reads it when the switch has died. It is an array of `u64`:
 ///
 /// ```text
-/// 0       0, or the slot of the first thread that crashed
-/// 1       slot of the session thread
-/// 2 + n   slot of worker n
+/// 0         0, or the slot of the first thread that crashed
+/// 1         slot of the session thread
+/// 2 + n     slot of worker n
+/// 496 + n   slot of closer n, which serves no port: it closes a descriptor of the port's connection
 /// ```
 ///
 /// The lower half of a slot is the number of the port that its thread serves, plus one, or 0 for
@@ -145,8 +147,12 @@ impl ConnectionRecord {
 pub const CRASH_RECORD_LEN: u64 = 4096;
 /// Index of the crashed thread's port.
 const CRASHED: usize = 0;
-/// Number of threads with a slot.
-const THREADS: usize = CRASH_RECORD_LEN as usize / 8 - 1;
+/// Number of threads with a slot, without the closers.
+const THREADS: usize = CRASH_RECORD_LEN as usize / 8 - 1 - closer::THREADS;
+/// Index of the first closer's slot.
+const CLOSERS: usize = 1 + THREADS;
+/// Number of all words.
+const WORDS: usize = CLOSERS + closer::THREADS;
 /// Value at [`CRASHED`] when the crashed thread served no port.
 const NO_PORT: u64 = u64::MAX;
 /// Increment of the upper half of a slot.
@@ -174,6 +180,14 @@ impl ThreadSlots {
             thread: thread.min(THREADS - 1),
         }
     }
+
+    /// Records that a closer closes a descriptor of this port's connection, or none.
+    pub fn note_closing(&self, closer: usize, port: Option<PortId>) {
+        let thread = THREADS + closer.min(closer::THREADS - 1);
+        let slots = Arc::clone(&self.0);
+        let port = port.map_or(0, |port| u64::from(port.0.wrapping_add(1)));
+        ThreadSlot { slots, thread }.set(port);
+    }
 }
 
 /// Slot of one thread.
@@ -187,7 +201,7 @@ impl ThreadSlot {
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         let words = self.slots.as_ptr().cast::<u64>();
-        // SAFETY: `at` is CRASHED or 1 + `thread`, at most THREADS, so the word is inside the
+        // SAFETY: `at` is CRASHED or 1 + `thread`, less than WORDS, so the word is inside the
         // mapping, which is page-aligned and lives as long as `slots`.
         unsafe { AtomicU64::from_ptr(words.wrapping_add(at)) }
     }
@@ -241,9 +255,13 @@ fn port_of(slot: u64) -> Option<PortId> {
     Some(PortId(number))
 }
 
+fn ports_of(slots: &[u64]) -> Vec<PortId> {
+    slots.iter().filter_map(|slot| port_of(*slot)).collect()
+}
+
 /// Values of all slots at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SlotSnapshot([u64; 1 + THREADS]);
+pub struct SlotSnapshot([u64; WORDS]);
 
 impl SlotSnapshot {
     /// Reads the crash record.
@@ -265,7 +283,7 @@ impl SlotSnapshot {
     /// workers, or else that of the session thread, which may have waited for a worker.
     #[must_use]
     pub fn stuck_since(&self, before: &Self) -> Vec<PortId> {
-        let both = self.0.iter().zip(&before.0).skip(1 + CRASHED);
+        let both = self.0[..CLOSERS].iter().zip(&before.0).skip(1 + CRASHED);
         let stuck = both.map(|(now, before)| port_of(*now).filter(|_| now == before));
         let mut all: Vec<_> = stuck.collect();
         let workers = all.split_off(1);
@@ -282,10 +300,16 @@ impl SlotSnapshot {
         self.0[1 + CRASHED] != before.0[1 + CRASHED]
     }
 
+    /// Returns the ports of whose connections a descriptor is being closed.
+    #[must_use]
+    pub fn closing(&self) -> Vec<PortId> {
+        ports_of(&self.0[CLOSERS..])
+    }
+
     /// Returns the port of the crashed thread, or, when none was recorded, those of all threads.
     fn suspects(&self) -> Vec<PortId> {
         match self.0[CRASHED] {
-            0 => self.0.iter().filter_map(|slot| port_of(*slot)).collect(),
+            0 => ports_of(&self.0[..CLOSERS]),
             NO_PORT => Vec::new(),
             crashed => port_of(crashed).into_iter().collect(),
         }

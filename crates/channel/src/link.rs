@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sys::descriptors;
+use sys::foreign::ForeignFd;
 
 use crate::timeouts;
 
@@ -28,7 +29,7 @@ const IN_FILE: u8 = 1;
 /// One end: sends `Out`, receives `In`.
 #[derive(Debug)]
 pub struct Link<Out, In> {
-    fd: OwnedFd,
+    fd: ForeignFd,
     buffer: Vec<u8>,
     types: PhantomData<fn(Out) -> In>,
 }
@@ -36,8 +37,9 @@ pub struct Link<Out, In> {
 /// Result of a receive.
 #[derive(Debug)]
 pub enum Received<In> {
-    /// A message with its descriptors.
-    Message(In, Vec<OwnedFd>),
+    /// A message with its descriptors. The peer is a process of ours, and may pass on what others
+    /// have sent.
+    Message(In, Vec<ForeignFd>),
     /// The peer has closed its end.
     Closed,
     /// Nothing yet; only on a non-blocking link.
@@ -60,7 +62,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// Wraps one end of [`pair`].
     #[must_use]
-    pub fn new(fd: OwnedFd) -> Self {
+    pub fn new(fd: impl Into<ForeignFd>) -> Self {
+        let fd = fd.into();
         // Room for a few of the longest messages; the system may grant less, then senders wait.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, 4 * MAX_INLINE);
         Self {
@@ -156,7 +159,8 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     pub fn recv_within(&mut self, most: impl Fn(u8) -> usize) -> io::Result<Received<In>> {
         let mut fds = Vec::new();
         let flags = RecvFlags::empty();
-        let Some(got) = descriptors::receive(&self.fd, &mut self.buffer, &mut fds, flags)? else {
+        let into = (&mut fds, self.fd.author());
+        let Some(got) = descriptors::receive(&self.fd, &mut self.buffer, into, flags)? else {
             return Ok(Received::Nothing);
         };
         let message = match &self.buffer[..got.bytes] {
@@ -179,11 +183,12 @@ fn to_file(bytes: &[u8]) -> io::Result<OwnedFd> {
 
 /// Reads a message that came in a file. It has to be a sealed memory file: a read of any other may
 /// block, and a file that can still be written is not one message.
-fn from_file(fd: Option<OwnedFd>, most: impl Fn(u8) -> usize) -> io::Result<Vec<u8>> {
-    let mut file = File::from(fd.ok_or(io::ErrorKind::InvalidData)?);
-    if !sys::file::is_constant(&file)? {
+fn from_file(fd: Option<ForeignFd>, most: impl Fn(u8) -> usize) -> io::Result<Vec<u8>> {
+    let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
+    if !sys::file::is_constant(&fd)? {
         return Err(io::ErrorKind::InvalidData.into());
     }
+    let mut file = File::from(fd.vouch());
     let len = file.metadata()?.len();
     let mut first = [0];
     file.seek(SeekFrom::Start(0))?;

@@ -487,7 +487,8 @@ pub enum SupervisorEvent {
         port: PortId,
         /// The record as it was stored.
         record: Vec<u8>,
-        /// The session is to be ended: the switch has crashed repeatedly while it served the port.
+        /// The session is to be ended: the switch has crashed repeatedly while it served the port,
+        /// or was given up while it closed a descriptor of the connection.
         quarantined: bool,
     },
     /// Switch: a new control process. Descriptor: the link to it.

@@ -32,7 +32,7 @@ mod work;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,6 +45,7 @@ use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{Station, SwitchCommand, SwitchEvent};
 use config::desired;
 use port::counters::Counters;
+use sys::foreign::ForeignFd;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -137,7 +138,7 @@ impl Engine {
     /// A peer that is gone or sends a malformed message, or a desired port that cannot be created.
     pub async fn start(
         link: Link<SupervisorRequest, SupervisorEvent>,
-    ) -> io::Result<(Self, OwnedFd)> {
+    ) -> io::Result<(Self, ForeignFd)> {
         Self::start_with(link, Rc::new(sys::time::monotonic), PEER_TIMEOUT).await
     }
 
@@ -145,7 +146,7 @@ impl Engine {
         mut link: Link<SupervisorRequest, SupervisorEvent>,
         clock: Clock,
         timeout: Duration,
-    ) -> io::Result<(Self, OwnedFd)> {
+    ) -> io::Result<(Self, ForeignFd)> {
         let start = receive_start(&mut link)?;
         let file = StateFile::from_fd(start.state);
         let saved = Saved::load(&file)?;

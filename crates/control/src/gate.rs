@@ -8,9 +8,9 @@
 //! SupervisorEvent::Thaw       the gate opens
 //! ```
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use sys::foreign::ForeignFd;
 use tokio::sync::watch;
 
 /// The engine's side of the gate.
@@ -22,7 +22,7 @@ pub(crate) struct ApiGate {
 }
 
 /// The socket on which metrics are served, if any.
-pub(crate) type Socket = Option<Arc<OwnedFd>>;
+pub(crate) type Socket = Option<Arc<ForeignFd>>;
 
 impl Default for ApiGate {
     /// Creates the gate of an engine without a server.

@@ -25,6 +25,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_shutdown, "the end of an answer"),
     call(libc::SYS_epoll_ctl, "clients come and go"),
     call(libc::SYS_close, "clients; sockets that were passed on"),
+    call(libc::SYS_timer_settime, "the end of a close that waits"),
     requests(libc::SYS_fcntl, DESCRIPTORS, "non-blocking mode; copies; seals of memory"),
     requests(libc::SYS_ioctl, WAITING, "non-blocking mode"),
     call(libc::SYS_pread64, "the state file"),

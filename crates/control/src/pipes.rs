@@ -12,12 +12,14 @@ mod thread;
 
 use std::io;
 use std::os::fd::OwnedFd;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use api::v1::{OpenPipe, PipeEnd, PipesDocument};
 use config::desired::PipeSocket;
 use pipes::{End, PipeStatus};
+use sys::foreign::ForeignFd;
 
 use crate::events::Events;
 use thread::Thread;
@@ -30,7 +32,7 @@ pub(crate) struct PipeListener {
     /// The only user whose processes may connect.
     pub(crate) peer: Option<u32>,
     /// The socket.
-    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) socket: Arc<ForeignFd>,
 }
 
 /// The engine's requests, and the state of the thread.

@@ -25,6 +25,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     engine.pipe_server().start(engine.events())?;
     let (handle, commands) = engine_channel(MAX_COMMANDS, engine.events());
     let api_thread = ApiThread(engine.install_gate()).start(api, handle)?;
+    sys::closer::start(None)?;
     close()?;
     api_thread.begin();
     runtime.block_on(engine.run(commands))

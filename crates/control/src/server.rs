@@ -99,22 +99,24 @@ mod qos;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod unix;
 
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 
 use axum::Router;
 use axum::routing::get;
 use channel::timeouts;
 use rustix::net::AddressFamily;
-use tokio::net::{TcpListener, UnixListener};
+use sys::foreign::ForeignFd;
+use tokio::net::TcpListener;
 
 use crate::command::EngineHandle;
 
 pub use connections::Listener;
 use handlers as h;
 pub use openapi::document as openapi_document;
+pub use unix::UnixServer;
 
 /// Most bytes of the body of a request about one object.
 const BODY_MAX: usize = 64 * 1024;
@@ -126,21 +128,19 @@ const STATE_MAX: usize = 32 * 1024 * 1024;
 ///
 /// # Errors
 /// The descriptor is no such socket.
-pub fn listener(socket: OwnedFd) -> io::Result<Listener> {
-    let listener = std::os::unix::net::UnixListener::from(socket);
-    listener.set_nonblocking(true)?;
-    Ok(Listener::Unix(UnixListener::from_std(listener)?))
+pub fn listener(socket: ForeignFd) -> io::Result<Listener> {
+    Ok(Listener::Unix(UnixServer::new(socket)?))
 }
 
 /// Prepares a bound and listening unix or TCP socket for [`serve`].
 ///
 /// # Errors
 /// As [`listener`].
-pub fn any_listener(socket: OwnedFd) -> io::Result<Listener> {
+pub fn any_listener(socket: ForeignFd) -> io::Result<Listener> {
     if rustix::net::sockopt::socket_domain(&socket)? == AddressFamily::UNIX {
         return listener(socket);
     }
-    let listener = std::net::TcpListener::from(socket);
+    let listener = std::net::TcpListener::from(socket.vouch());
     listener.set_nonblocking(true)?;
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }

@@ -26,6 +26,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_accept4, "connections to listening sockets"),
     call(libc::SYS_shutdown, "the end of a connection whose socket others hold too"),
     call(libc::SYS_close, "descriptors that a front end replaced"),
+    call(libc::SYS_timer_settime, "the end of a close that waits"),
     requests(libc::SYS_fcntl, DESCRIPTORS, "copies for the supervisor; seals; non-blocking mode"),
     requests(libc::SYS_ioctl, WAITING, "non-blocking mode; bytes in a pipe"),
     call(libc::SYS_fstat, "length of a memory file; kind of an event descriptor"),

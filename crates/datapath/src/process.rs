@@ -34,6 +34,8 @@ use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use sys::closer;
+use sys::foreign::{Author, ForeignFd};
 
 use crate::forward::egress::{Output, check as check_output};
 use crate::forward::limits::PortLimits;
@@ -127,7 +129,7 @@ pub fn run_with(
             "the first message of the supervisor is not StartSwitch",
         ));
     };
-    let [counters, slots] = <[OwnedFd; 2]>::try_from(fds)
+    let [counters, slots] = <[ForeignFd; 2]>::try_from(fds)
         .map_err(|_| io::Error::other("StartSwitch without counters and thread slots"))?;
     let counters = Counters::map(&counters).map_err(io::Error::other)?;
     let slots = ThreadSlots::map(&slots).map_err(io::Error::other)?;
@@ -147,6 +149,10 @@ pub fn run_with(
         Workers::start(settings.workers, settings.poll, &counters, seed, help)?;
     workers.set_thread_slots(&slots);
     crash_record::set_thread_slot(slots.of(0));
+    let closers = slots.clone();
+    closer::start(Some(Arc::new(move |thread, label: Option<u32>| {
+        closers.note_closing(thread, label.map(PortId));
+    })))?;
     // Each worker replies when it runs.
     workers.each(|_| ());
     let store = SessionStore::new(supervisor.as_fd().try_clone_to_owned()?);
@@ -246,7 +252,7 @@ impl Process {
                 }
                 SupervisorEvent::ControlLink => {
                     if let Some(fd) = fds.pop() {
-                        self.set_control(fd)?;
+                        self.set_control(fd.vouch())?;
                     }
                 }
                 SupervisorEvent::Dialed { port, path, error } => {
@@ -264,7 +270,10 @@ impl Process {
                 SupervisorEvent::Resume => self.resume(),
                 SupervisorEvent::TakeOver => self.take_over()?,
                 SupervisorEvent::Ping => self.probe(),
-                SupervisorEvent::GuestStates => self.workers.watch(fds),
+                SupervisorEvent::GuestStates => {
+                    let fds = fds.into_iter().map(ForeignFd::vouch);
+                    self.workers.watch(fds.collect());
+                }
                 SupervisorEvent::GuestThreads { port, slots } => {
                     self.workers.set_guest_threads(port, &slots);
                 }
@@ -460,7 +469,7 @@ impl Process {
         &mut self,
         number: u64,
         order: SwitchCommand,
-        mut fds: Vec<OwnedFd>,
+        mut fds: Vec<ForeignFd>,
     ) -> Result<Progress, String> {
         let begin = |process: &mut Self, sweep| Ok(process.begin(number, None, sweep));
         match order {
@@ -561,12 +570,14 @@ impl Process {
         self.report(&SwitchEvent::PortStates(states, figures, workers), &[]);
     }
 
-    fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
+    fn add_port(&mut self, config: PortConfig, listener: Option<ForeignFd>) -> Result<(), String> {
         let id = config.id;
         let taken = self.ports.contains_key(&id) || self.sweeps.is_leaving(id);
         if id.0 as usize >= port::counters::MAX_PORTS || taken {
             return Err(format!("port number {} cannot be used", id.0));
         }
+        // Whoever has connected and was not accepted has nothing to do with others.
+        let listener = listener.map(|listener| listener.of(Author::new(None)));
         if let Some(listener) = &listener {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
         }

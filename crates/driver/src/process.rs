@@ -18,6 +18,7 @@ use front::Front;
 use front::region::Region;
 use rustix::event::{PollFd, PollFlags};
 use sys::descriptors::MAX_FDS;
+use sys::foreign::ForeignFd;
 use sys::{event, wait};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
@@ -159,7 +160,7 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
             }
             _ => return Err(bad()),
         };
-        let mut fds = fds.into_iter();
+        let mut fds = fds.into_iter().map(ForeignFd::vouch);
         let queue = fds.next().ok_or_else(bad)?;
         let vhost = fds.next();
         queues.push(InterfaceQueue { queue, vhost });
@@ -172,7 +173,7 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
         BackEnd::User => Some(user_setup::receive(link)?),
         _ => None,
     };
-    let mut fds = fds.into_iter();
+    let mut fds = fds.into_iter().map(ForeignFd::vouch);
     let (switch, memory) = (fds.next(), fds.next());
     match switch {
         Some(switch) if memory.is_some() == start.xdp.is_some() => Ok(Some(Setup {
@@ -623,7 +624,8 @@ fn handle_messages(link: &mut SupervisorLink, pool: &mut WorkerPool) -> io::Resu
             Received::Message(SupervisorEvent::UserQuestion(question), _) => pool.ask(question),
             Received::Message(SupervisorEvent::ForwardsChanged, _) => pool.renew_forwards(link)?,
             Received::Message(SupervisorEvent::Forwards(part), sockets) => {
-                pool.take_forwards(link, part, sockets)?;
+                let sockets = sockets.into_iter().map(ForeignFd::vouch);
+                pool.take_forwards(link, part, sockets.collect())?;
             }
             Received::Message(SupervisorEvent::FlowsTaken, _) => {
                 pool.mail.unanswered = pool.mail.unanswered.saturating_sub(1);

@@ -13,6 +13,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sys::foreign::Author;
+
 use crate::{Extent, Mapping, MappingError};
 
 /// Number of ports that have a part of their own.
@@ -125,13 +127,31 @@ impl Common {
     }
 }
 
+/// Amounts of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// What it uses.
+    used: Amount,
+    /// What it has given back and the [closer](sys::closer) has not unmapped yet. It counts for the
+    /// process, and for the connection only where there is as much of it as it may use.
+    leaving: Amount,
+}
+
+impl Held {
+    fn all(self) -> Amount {
+        self.used.plus(self.leaving)
+    }
+}
+
 /// Amount that one connection of a port holds. Mappings that are made within it count until they
 /// are unmapped, even if they outlive the connection.
 #[derive(Debug)]
 pub struct Quota {
     common: &'static Common,
-    held: Mutex<Amount>,
+    held: Mutex<Held>,
     stuck: AtomicBool,
+    /// Its mappings are unmapped in turn.
+    author: Author,
 }
 
 impl Quota {
@@ -146,7 +166,12 @@ impl Quota {
             common,
             held: Mutex::default(),
             stuck: AtomicBool::new(false),
+            author: Author::new(None),
         })
+    }
+
+    pub(crate) fn author(&self) -> Author {
+        self.author
     }
 
     /// Maps `size` bytes of `fd` from `offset` in place of `less`, which is held until then.
@@ -171,9 +196,11 @@ impl Quota {
     /// # Errors
     /// [`MappingError::TooMuch`], [`MappingError::NoShare`].
     pub fn admit(&self, more: Amount, less: Amount) -> Result<(), MappingError> {
-        let held = *self.held();
-        let desired = held.plus(more).minus(less);
-        if desired.bytes > BYTES_RULE.most || desired.mappings > MAPPINGS_RULE.most {
+        let Held { used, leaving } = *self.held();
+        let (desired, held) = (used.plus(more).minus(less), used.plus(leaving));
+        let too_much =
+            |amount: Amount| amount.bytes > BYTES_RULE.most || amount.mappings > MAPPINGS_RULE.most;
+        if too_much(desired) || too_much(leaving) {
             return Err(MappingError::TooMuch);
         }
         let fits = |rule: Rule, desired, held, all: &AtomicU64| {
@@ -190,10 +217,10 @@ impl Quota {
         }
     }
 
-    /// Returns the amount that is mapped within this quota.
+    /// Returns the amount that is mapped within this quota and in use.
     #[must_use]
     pub fn in_use(&self) -> Amount {
-        *self.held()
+        self.held().used
     }
 
     /// Returns whether an unmap failed: the memory stays mapped and counts permanently. The owner
@@ -204,25 +231,34 @@ impl Quota {
     }
 
     pub(crate) fn take(&self, amount: Amount) {
-        self.change(|held| held.plus(amount));
+        self.change(|held| held.used = held.used.plus(amount));
     }
 
+    /// Notes that a mapping is not used any more, and is to be unmapped.
+    pub(crate) fn leave(&self, amount: Amount) {
+        self.change(|held| {
+            held.used = held.used.minus(amount);
+            held.leaving = held.leaving.plus(amount);
+        });
+    }
+
+    /// Notes that it is unmapped.
     pub(crate) fn give_back(&self, amount: Amount) {
-        self.change(|held| held.minus(amount));
+        self.change(|held| held.leaving = held.leaving.minus(amount));
     }
 
     pub(crate) fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
     }
 
-    fn change(&self, to: impl Fn(Amount) -> Amount) {
+    fn change(&self, change: impl FnOnce(&mut Held)) {
         let mut held = self.held();
-        let (before, after) = (*held, to(*held));
-        self.common.change(before, after);
-        *held = after;
+        let before = held.all();
+        change(&mut held);
+        self.common.change(before, held.all());
     }
 
-    fn held(&self) -> MutexGuard<'_, Amount> {
+    fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -268,8 +304,14 @@ mod tests {
         assert!(quota.admit(bytes(3 << 40), NOTHING).is_err());
         // In place of the present one, which goes when the new one is mapped.
         assert!(quota.admit(bytes(3 << 40), bytes(3 << 40)).is_ok());
-        quota.give_back(bytes(3 << 40));
+        quota.leave(bytes(3 << 40));
         assert_eq!(quota.in_use(), NOTHING);
+        assert!(quota.admit(bytes(MAX_BYTES), NOTHING).is_ok());
+        quota.take(bytes(3 << 40));
+        quota.leave(bytes(3 << 40));
+        let too_much = quota.admit(bytes(1), NOTHING);
+        assert!(matches!(too_much, Err(MappingError::TooMuch)), "6 TiB wait");
+        quota.give_back(bytes(6 << 40));
         assert!(quota.admit(bytes(MAX_BYTES), NOTHING).is_ok());
     }
 
@@ -316,7 +358,9 @@ mod tests {
                 .for_each(|quota| take_all(quota, bytes(64 << 30)));
             assert!(ports[0].admit(bytes(64 << 30), NOTHING).is_err());
             for quota in &ports {
-                quota.give_back(quota.in_use());
+                let all = quota.in_use();
+                quota.leave(all);
+                quota.give_back(all);
             }
         }
         assert!(ports[0].admit(bytes(MAX_BYTES), NOTHING).is_ok());

@@ -9,14 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{RecvFlags, SendFlags};
 use sys::descriptors;
-use virtio::vhost_user::{AnswerPipe, Fault, Message, Reply, hang_up};
+use sys::foreign::ForeignFd;
+use virtio::vhost_user::{AnswerPipe, Fault, Message, Reply};
 
 use crate::message::{self, MESSAGE_LEN, code};
 
 /// One connected client.
 #[derive(Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    socket: ForeignFd,
     pipe: AnswerPipe,
 }
 
@@ -26,7 +27,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the socket's flags cannot be set.
-    pub fn new(socket: impl Into<OwnedFd>, pipe: AnswerPipe) -> std::io::Result<Self> {
+    pub fn new(socket: impl Into<ForeignFd>, pipe: AnswerPipe) -> std::io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self { socket, pipe })
@@ -37,7 +38,7 @@ impl Connection {
     ///
     /// # Errors
     /// The end of the connection.
-    pub fn peek(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+    pub fn peek(&mut self) -> Result<Option<(Message, Vec<ForeignFd>)>, Fault> {
         if !self.flush()? {
             return Ok(None);
         }
@@ -71,11 +72,12 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self, more: RecvFlags) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+    fn receive(&mut self, more: RecvFlags) -> Result<Option<(Message, Vec<ForeignFd>)>, Fault> {
         // One byte more shows that a message is too long.
         let (mut bytes, mut fds) = ([0; MESSAGE_LEN + 1], Vec::new());
         let flags = RecvFlags::DONTWAIT | more;
-        let received = descriptors::receive(&self.socket, &mut bytes, &mut fds, flags);
+        let into = (&mut fds, self.socket.author());
+        let received = descriptors::receive(&self.socket, &mut bytes, into, flags);
         let Some(received) = received.map_err(|e| Fault::Socket("receive", e))? else {
             return Ok(None);
         };
@@ -124,7 +126,7 @@ impl Connection {
         if let Some(reason) = reason {
             say_why(&self.socket, reason);
         }
-        hang_up(&self.socket);
+        self.socket.hang_up();
     }
 }
 
@@ -135,9 +137,9 @@ impl AsFd for Connection {
 }
 
 /// Rejects a client that has just connected, with a reason.
-pub fn reject(socket: &OwnedFd, reason: &str) {
-    say_why(socket, reason);
-    hang_up(socket);
+pub fn reject(socket: ForeignFd, reason: &str) {
+    say_why(&socket, reason);
+    socket.hang_up();
 }
 
 fn say_why(socket: &OwnedFd, reason: &str) {

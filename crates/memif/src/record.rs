@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::{Backend, StoredFiles};
 
 use crate::rings::{Kept, Place, Ring};
@@ -113,7 +114,7 @@ impl Session {
     pub fn restore(
         offer: Offer,
         record: &[u8],
-        files: BTreeMap<u64, OwnedFd>,
+        files: BTreeMap<u64, ForeignFd>,
         backend: &mut dyn Backend,
     ) -> Result<Self, String> {
         let record = Record::from_bytes(record)?;

@@ -7,11 +7,11 @@
 //! ring + 128  descriptors of 16 bytes
 //! ```
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use memory::{GuestMemory, Segment};
+use sys::foreign::ForeignFd;
 use virtio::queue::{Layout, SlotFormat};
 use virtio::vhost_user::{Backend, QueueInfo, QueueSetup, Resume};
 
@@ -39,7 +39,7 @@ const ALIGNMENT: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) number: u64,
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: ForeignFd,
 }
 
 /// Place of a ring.
@@ -114,7 +114,7 @@ impl Ring {
         } else {
             // Nobody kicks for empty buffers.
             let never = sys::event::create().map_err(|e| e.to_string())?;
-            (never, Some(event))
+            (never.into(), Some(event))
         };
         Ok(QueueSetup {
             index,

@@ -1,10 +1,11 @@
 //! State of one connection, and the messages about it as a whole.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+
 use std::sync::Arc;
 
 use memory::GuestMemory;
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::{Backend, Fault, Info, Message, QueueInfo, QueueSummary, Reply};
 use wire::virtio::features::Features;
 
@@ -119,9 +120,10 @@ impl Session {
     pub fn handle(
         &mut self,
         message: Message,
-        mut fds: Vec<OwnedFd>,
+        fds: Vec<impl Into<ForeignFd>>,
         backend: &mut dyn Backend,
     ) -> Result<Option<Reply>, Fault> {
+        let mut fds: Vec<ForeignFd> = fds.into_iter().map(Into::into).collect();
         let Some(row) = table::find(message.code) else {
             let name = format!("message {}", message.code);
             return Err(self.refused(name, "no such message is known".into()));

@@ -1,7 +1,6 @@
 //! The rules of each message: descriptors, states, and the handler.
 
-use std::os::fd::OwnedFd;
-
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::{Backend, Fault, Reply};
 
 use crate::message::code;
@@ -23,7 +22,7 @@ pub(crate) enum Legal {
 pub(crate) struct Request {
     pub(crate) payload: Vec<u8>,
     /// The descriptor of a message that has one.
-    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) fd: Option<ForeignFd>,
 }
 
 /// Reason why a message is refused, which ends the connection.

@@ -30,7 +30,7 @@ pub(super) struct Recorder {
     pub(super) events: Vec<String>,
     pub(super) running: BTreeMap<u16, QueueSetup>,
     pub(super) memory: Option<Arc<GuestMemory>>,
-    pub(super) kept: BTreeMap<u64, OwnedFd>,
+    pub(super) kept: BTreeMap<u64, sys::foreign::ForeignFd>,
     /// Error of `start_queue`.
     pub(super) no_start: Option<String>,
 }
@@ -70,7 +70,7 @@ impl Backend for Recorder {
         panic!("memif has no disabled queues");
     }
 
-    fn set_call(&mut self, _: u16, _: Option<OwnedFd>) {
+    fn set_call(&mut self, _: u16, _: Option<sys::foreign::ForeignFd>) {
         panic!("memif does not change interrupts");
     }
 
@@ -80,7 +80,10 @@ impl Backend for Recorder {
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
         let fd = fd.try_clone_to_owned().expect("a descriptor");
-        assert!(self.kept.insert(number, fd).is_none(), "a number twice");
+        assert!(
+            self.kept.insert(number, fd.into()).is_none(),
+            "a number twice"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use pipes::{Answer, MAX_MESSAGE, Offer, Register};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags};
+use sys::foreign::{Author, ForeignFd};
 
 /// Memory to offer: what it is, and the descriptors of file, master and slave.
 pub(crate) type Offered<'a> = (Offer, [BorrowedFd<'a>; 3]);
@@ -31,7 +32,8 @@ fn receive(socket: BorrowedFd<'_>, until: Instant) -> io::Result<(Answer, Vec<Ow
         if ready.is_empty() {
             return Err(bad("control does not answer"));
         }
-        let got = sys::descriptors::receive(socket, &mut bytes, &mut fds, RecvFlags::DONTWAIT)?;
+        let into = (&mut fds, Author::new(None));
+        let got = sys::descriptors::receive(socket, &mut bytes, into, RecvFlags::DONTWAIT)?;
         let Some(got) = got else {
             continue;
         };
@@ -39,6 +41,8 @@ fn receive(socket: BorrowedFd<'_>, until: Instant) -> io::Result<(Answer, Vec<Ow
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let answer = Answer::from_bytes(&bytes[..got.bytes]);
+        // Control has checked them.
+        let fds = fds.into_iter().map(ForeignFd::vouch).collect();
         return Ok((answer.map_err(|malformed| bad(malformed.0))?, fds));
     }
 }

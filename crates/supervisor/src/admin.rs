@@ -3,15 +3,18 @@
 //! A client cannot block the supervisor: reads and writes do not wait, and the rest of an answer
 //! that does not fit is lost.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use channel::peer::Peer;
 use channel::timeouts::ADMIN_REQUEST;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+use sys::descriptors;
+use sys::foreign::ForeignFd;
 
 use channel::admin::{Answer, REQUEST_MAX, Request};
 
@@ -20,11 +23,11 @@ const MAX_PENDING: usize = 8;
 
 /// Client that waits for an answer.
 #[derive(Debug)]
-pub(super) struct Client(UnixStream);
+pub(super) struct Client(ForeignFd);
 
 impl Client {
     /// Returns a client whose request the previous supervisor has received.
-    pub(super) fn of(socket: OwnedFd) -> Self {
+    pub(super) fn of(socket: impl Into<ForeignFd>) -> Self {
         Self(socket.into())
     }
 
@@ -34,7 +37,7 @@ impl Client {
             return;
         };
         line.push(b'\n');
-        let _ = (&self.0).write_all(&line);
+        let _ = descriptors::send(&self.0, &line, &[], SendFlags::DONTWAIT);
     }
 }
 
@@ -56,12 +59,13 @@ impl PendingRequest {
     fn read(&mut self) -> Result<Option<Request>, String> {
         let mut buffer = [0; 1024];
         loop {
-            match self.client.0.read(&mut buffer) {
-                Ok(0) => return Err("incomplete request".into()),
-                Ok(n) => self.line.extend(&buffer[..n]),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e.to_string()),
+            let (socket, mut unwanted) = (&self.client.0, Vec::new());
+            let into = (&mut unwanted, socket.author());
+            match descriptors::receive(socket, &mut buffer, into, RecvFlags::DONTWAIT) {
+                Ok(None) => return Ok(None),
+                Ok(Some(got)) if got.bytes == 0 => return Err("incomplete request".into()),
+                Ok(Some(got)) => self.line.extend(&buffer[..got.bytes]),
+                Err(error) => return Err(error.to_string()),
             }
             if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
                 let request = serde_json::from_slice(&self.line[..end]);
@@ -76,7 +80,7 @@ impl PendingRequest {
 
 /// Listening socket and clients.
 pub(super) struct Admin {
-    listener: UnixListener,
+    listener: ForeignFd,
     pending: Vec<PendingRequest>,
     /// Process id of the supervisor. A connection with it as its peer was made for another process,
     /// because the supervisor does not connect to itself.
@@ -88,9 +92,9 @@ impl Admin {
     ///
     /// # Errors
     /// Failed system call.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        let listener = UnixListener::from(socket);
-        listener.set_nonblocking(true)?;
+    pub(super) fn new(socket: impl Into<ForeignFd>) -> io::Result<Self> {
+        let listener = socket.into();
+        rustix::io::ioctl_fionbio(&listener, true)?;
         Ok(Self {
             listener,
             pending: Vec::new(),
@@ -128,12 +132,10 @@ impl Admin {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_err() {
-                continue;
-            }
-            let allowed = check_peer(&stream, self.own);
-            let client = Client(stream);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            let client = Client(ForeignFd::connection(socket));
+            let allowed = check_peer(&client.0, self.own);
             match allowed {
                 Err(reason) => client.send(&Answer::Refused(reason)),
                 Ok(()) if self.pending.len() >= MAX_PENDING => {
@@ -152,8 +154,8 @@ impl Admin {
 /// Checks that the peer is root or the supervisor's user, and neither the supervisor nor one of its
 /// children: a compromised child must not administrate Lasthop. The mode of the socket has the same
 /// effect for users, but this check does not depend on it.
-fn check_peer(stream: &UnixStream, supervisor: Pid) -> Result<(), String> {
-    let peer = Peer::of(stream).map_err(|e| e.to_string())?;
+fn check_peer(socket: &ForeignFd, supervisor: Pid) -> Result<(), String> {
+    let peer = Peer::of(socket).map_err(|e| e.to_string())?;
     let own = rustix::process::geteuid();
     if !peer.user.is_root() && peer.user != own {
         return Err("permission denied: only root and Lasthop's user".into());
@@ -178,12 +180,14 @@ fn is_our_child(process: Pid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     fn admin() -> (tempfile::TempDir, Admin) {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
-        let mut admin = Admin::new(listener.into()).unwrap();
+        let mut admin = Admin::new(OwnedFd::from(listener)).unwrap();
         // The tests connect as if from another process.
         admin.own = Pid::INIT;
         (dir, admin)

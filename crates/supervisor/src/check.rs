@@ -160,7 +160,7 @@ impl Checked {
         let child = super::replace::without_own_variables(command).spawn()?;
         Ok(Self {
             name,
-            process: Running::of(&child)?,
+            process: Running::of("self-check", &child)?,
             output,
         })
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use channel::link::{self, Link, Received};
 use channel::supervision::{LINK_FD, ProcessInfo, SupervisorEvent, SupervisorRequest};
 use rustix::process::Signal;
+use sys::foreign::ForeignFd;
 
 pub(super) use self::kind::Kind;
 use super::binaries::Binaries;
@@ -196,6 +197,11 @@ impl Child {
         self.beat()?.due()
     }
 
+    /// Returns the time of the next check whether a killed process is to be given up.
+    pub(super) fn give_up_due(&self) -> Option<Instant> {
+        self.alive.as_ref()?.process.due()
+    }
+
     /// Returns whether it was killed because it hung.
     pub(super) fn has_hung(&self) -> bool {
         self.alive.as_ref().is_some_and(|alive| alive.hung)
@@ -203,7 +209,7 @@ impl Child {
 
     /// Returns the next request. A malformed message or a closed link kills the process, because it
     /// cannot work without the supervisor.
-    pub(super) fn receive(&mut self) -> Option<(SupervisorRequest, Vec<OwnedFd>)> {
+    pub(super) fn receive(&mut self) -> Option<(SupervisorRequest, Vec<ForeignFd>)> {
         let alive = self.alive.as_mut()?;
         match alive.link.recv_within(SupervisorRequest::most_bytes) {
             Ok(Received::Message(request, fds)) => Some((request, fds)),
@@ -268,11 +274,13 @@ impl Child {
     /// Reaps a dead process and schedules its restart.
     pub(super) fn reap(&mut self) -> Option<Death> {
         let status = self.has_died()?;
-        let how = if self.has_hung() {
-            format!("{status}, hung")
-        } else {
-            status.to_string()
-        };
+        let mut how = status.to_string();
+        if self.has_hung() {
+            how.push_str(", hung");
+        }
+        if self.is_given_up() {
+            how.push_str(", given up: it waits in the kernel and cannot be reaped");
+        }
         let started = |a: Alive| a.proved || a.since.elapsed() >= MIN_UPTIME;
         let started = self.alive.take().is_some_and(started);
         self.failures = if started { 0 } else { self.failures + 1 };
@@ -321,6 +329,13 @@ impl Child {
         if let Some(alive) = &self.alive {
             alive.process.kill();
         }
+    }
+
+    /// Returns whether the process was killed, did not end, and is given up.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.alive
+            .as_ref()
+            .is_some_and(|alive| alive.process.is_given_up())
     }
 
     /// Waits for its end, kills it at the deadline, and waits [`KILL_TIMEOUT`] more, because the
@@ -380,7 +395,7 @@ impl Child {
         fds: &mut IncomingFds,
     ) -> Result<Self, String> {
         let take = |passed: PassedProcess| -> Result<Alive, String> {
-            let process = Running::with_pid(passed.pid).map_err(|e| e.to_string())?;
+            let process = Running::with_pid(kind, passed.pid).map_err(|e| e.to_string())?;
             let now = Instant::now();
             let uptime = Duration::from_millis(passed.uptime_ms);
             // The version of the process may have other events: it has to request them.
@@ -434,7 +449,7 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
 fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
     let link = Link::new(ours);
     link.set_nonblocking()?;
-    Ok(Alive::new(kind, Running::of(process)?, link))
+    Ok(Alive::new(kind, Running::of(kind, process)?, link))
 }
 
 /// Returns whether a send failed because the link was full.

@@ -302,7 +302,9 @@ impl Drivers {
     /// Returns the time of the next timer.
     pub(super) fn due(&self) -> Option<Instant> {
         let at_once = self.answers.first().map(|_| Instant::now());
-        self.all.iter().filter_map(Driver::due).chain(at_once).min()
+        let dying = self.dying.iter().filter_map(Child::give_up_due);
+        let living = self.all.iter().filter_map(Driver::due);
+        living.chain(at_once).chain(dying).min()
     }
 
     /// Returns the names of ports whose driver serves.

@@ -152,6 +152,7 @@ fn supervise(start: impl FnOnce() -> Result<Supervisor, StartError>) -> ExitCode
     let _ = rustix::thread::set_name(c"lasthop");
     let supervised = || {
         let signals = signals::block()?;
+        sys::closer::start(None)?;
         let mut supervisor = start()?;
         let done = supervisor.serve(&signals);
         supervisor.stop();

@@ -59,7 +59,7 @@ impl Reload {
         self.again = None;
         if let Some(running) = &mut self.running {
             running.kill();
-            while !running.ends_by(Instant::now() + KILL_TIMEOUT) {}
+            running.ends_by(Instant::now() + KILL_TIMEOUT);
         }
         self.running = None;
     }
@@ -128,5 +128,5 @@ fn start(binaries: &Binaries, runtime_dir: &Path, config: &Path) -> io::Result<R
         .stdout(log);
     // SAFETY: the closure only makes system calls, which are async-signal-safe, and owns nothing.
     unsafe { command.pre_exec(|| child::prepare(3)) };
-    Running::of(&command.spawn()?)
+    Running::of("reload", &command.spawn()?)
 }

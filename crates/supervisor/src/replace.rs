@@ -34,6 +34,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit};
 use sched::topology;
 
+use sys::closer;
+
 use super::admin::Admin;
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
@@ -49,13 +51,16 @@ use super::saved_sessions::SavedSessions;
 use super::sockets::Sockets;
 use super::start;
 use super::upgrade::Upgrade;
-use super::{Home, Pair, Setup, Supervisor};
+use super::{Home, Pair, Setup, Supervisor, running};
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
     CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedFlows,
     PassedGuests, PassedPair, PassedProcess, PassedSession, PassedSessions, PassedSetup,
     PassedSockets, PassedUpgrade, PassedUsers, Record,
 };
+
+/// Time in which what others have sent must be closed before an exec: 500 milliseconds.
+const CLOSER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Environment variable for a supervisor that replaces another: the number of the record's
 /// descriptor, the number of the other program's descriptor, and, for a rollback, the reason;
@@ -146,6 +151,14 @@ impl Supervisor {
         upgrade: &Upgrade,
         failed: Option<String>,
     ) -> Result<(), String> {
+        // exec(2) ends all other threads and waits for each, without end for one that closes a
+        // descriptor which does not close.
+        if !closer::settle(Instant::now() + CLOSER_TIMEOUT) {
+            return Err(format!(
+                "descriptors that others have sent are not closed within {} ms",
+                CLOSER_TIMEOUT.as_millis()
+            ));
+        }
         let old = self.binaries.supervisor();
         let program = match failed {
             None => upgrade.new_binaries().supervisor(),
@@ -326,6 +339,11 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         .upgrade
         .map(|upgrade| Upgrade::take((upgrade, new), version, failed, &mut fds))
         .transpose()?;
+    let drivers_now = drivers.processes();
+    let known = [control.info(), switch.info()]
+        .into_iter()
+        .chain(drivers_now);
+    running::adopt_given_up(&known.map(|process| process.pid).collect::<Vec<_>>());
     // A rollback is not possible any longer, and nothing can fail.
     fds.close_originals();
     drivers.set_networks(record.users.networks);
@@ -360,7 +378,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         home: Home {
             lock: Lock::of(&runtime_dir, lock),
             dir: runtime_dir,
-            api,
+            api: api.into(),
         },
     })
 }

@@ -1,10 +1,17 @@
 //! Child process, started by this supervisor or by the one that it replaced.
+//!
+//! A killed process whose thread waits in the kernel, for example for a file system's daemon that does
+//! not answer, does not end. It is given up after [`GIVE_UP`], if none of its threads can return from
+//! the kernel: it writes to no memory any more, and its successor may start. It stays on a list until
+//! it can be reaped.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -12,11 +19,88 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
+/// Time after which a killed process is given up: 1 second.
+const GIVE_UP: Duration = Duration::from_secs(1);
+/// Time after which that is tried again: 200 milliseconds.
+const RETRY: Duration = Duration::from_millis(200);
+/// Maximum number of processes that are given up at a time. With more, the next one has no successor
+/// until one of them can be reaped.
+const MAX_GIVEN_UP: usize = 8;
+
+/// Processes that were given up.
+static GIVEN_UP: Mutex<Vec<GivenUp>> = Mutex::new(Vec::new());
+
+/// Process that was given up and is not reaped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct GivenUp {
+    pub(super) name: String,
+    pub(super) pid: Pid,
+    /// Time when it was put on the list.
+    pub(super) since: Instant,
+}
+
+impl GivenUp {
+    fn new(name: String, pid: Pid) -> Self {
+        let since = Instant::now();
+        Self { name, pid, since }
+    }
+
+    fn is_reaped(&self) -> bool {
+        !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None))
+    }
+}
+
+fn given_up() -> MutexGuard<'static, Vec<GivenUp>> {
+    GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reaps the processes that were given up and have ended; returns the others.
+pub(super) fn reap_given_up() -> Vec<GivenUp> {
+    let mut all = given_up();
+    all.retain(|one| {
+        let is_reaped = one.is_reaped();
+        if is_reaped {
+            tracing::info!(
+                pid = one.pid.as_raw_nonzero().get(),
+                "{} ended at last",
+                one.name
+            );
+        }
+        !is_reaped
+    });
+    all.clone()
+}
+
+/// Adopts the children of this process that `known` does not have: those that the supervisor which
+/// this one replaced has given up. Without `/proc` there are none.
+pub(super) fn adopt_given_up(known: &[u32]) {
+    let own = std::process::id();
+    let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
+    let children = children.unwrap_or_default();
+    let unknown = children.split_ascii_whitespace();
+    let unknown = unknown.filter_map(|child| child.parse().ok());
+    for pid in unknown.filter(|pid| !known.contains(pid)) {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            given_up().push(GivenUp::new("process".to_owned(), pid));
+        }
+    }
+}
+
+/// State of a process that has ended, as far as the supervisor is concerned.
+#[derive(Clone, Copy)]
+enum End {
+    Reaped(ExitStatus),
+    GivenUp,
+}
+
 /// Child process with its pidfd.
 pub(super) struct Running {
+    name: String,
     pid: Pid,
     pidfd: OwnedFd,
-    ended: Option<ExitStatus>,
+    end: Option<End>,
+    /// Time of the next check whether a killed process is to be given up.
+    check_at: Cell<Option<Instant>>,
 }
 
 impl Running {
@@ -24,21 +108,23 @@ impl Running {
     ///
     /// # Errors
     /// Failed system call.
-    pub(super) fn of(child: &std::process::Child) -> io::Result<Self> {
-        Self::with_pid(child.id())
+    pub(super) fn of(name: impl ToString, child: &std::process::Child) -> io::Result<Self> {
+        Self::with_pid(name, child.id())
     }
 
     /// Returns the child with this process id.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn with_pid(pid: u32) -> io::Result<Self> {
+    pub(super) fn with_pid(name: impl ToString, pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self {
+            name: name.to_string(),
             pid,
             pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-            ended: None,
+            end: None,
+            check_at: Cell::new(None),
         })
     }
 
@@ -47,24 +133,65 @@ impl Running {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Reaps the process if it has ended, and returns its exit status.
+    /// Reaps the process if it has ended, or gives it up, and returns its exit status.
     pub(super) fn has_ended(&mut self) -> Option<ExitStatus> {
-        if self.ended.is_none() {
-            self.ended = match waitpid(Some(self.pid), WaitOptions::NOHANG) {
-                Ok(Some((_, status))) => Some(ExitStatus::from_raw(status.as_raw())),
+        if self.end.is_none() {
+            self.end = match waitpid(Some(self.pid), WaitOptions::NOHANG) {
+                Ok(Some((_, status))) => Some(End::Reaped(ExitStatus::from_raw(status.as_raw()))),
                 // The exit status is lost.
-                Err(Errno::CHILD) => Some(ExitStatus::from_raw(libc::SIGKILL)),
-                _ => None,
+                Err(Errno::CHILD) => Some(End::Reaped(ExitStatus::from_raw(libc::SIGKILL))),
+                _ => self.give_up(Instant::now()).then_some(End::GivenUp),
             };
         }
-        self.ended
+        self.end.map(|end| match end {
+            End::Reaped(status) => status,
+            End::GivenUp => ExitStatus::from_raw(libc::SIGKILL),
+        })
+    }
+
+    /// Returns whether it was given up.
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(self.end, Some(End::GivenUp))
+    }
+
+    /// Returns whether a killed process is to be given up now.
+    fn give_up(&self, now: Instant) -> bool {
+        let Some(at) = self.check_at.get() else {
+            return false;
+        };
+        if now < at {
+            return false;
+        }
+        self.check_at.set(Some(now + RETRY));
+        if !cannot_return(self.id()) {
+            return false;
+        }
+        let others = given_up().len();
+        let (name, pid) = (&self.name, self.id());
+        if others >= MAX_GIVEN_UP {
+            self.check_at.set(Some(now + GIVE_UP));
+            tracing::error!(
+                pid,
+                "killed {name} waits in the kernel, as {others} others do"
+            );
+            return false;
+        }
+        tracing::error!(pid, "killed {name} waits in the kernel: given up");
+        true
+    }
+
+    /// Returns the time of the next check of a killed process.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.check_at.get().filter(|_| self.end.is_none())
     }
 
     /// Waits until the process has ended, and reaps it; `false` if it has not at the deadline.
     pub(super) fn ends_by(&mut self, deadline: Instant) -> bool {
         while self.has_ended().is_none() {
-            let ended = sys::wait::ready(&self.pidfd, PollFlags::IN, Some(deadline));
-            if ended.is_ok_and(|ended| ended.is_empty()) {
+            let until = self.due().map_or(deadline, |due| due.min(deadline));
+            let ended = sys::wait::ready(&self.pidfd, PollFlags::IN, Some(until));
+            let is_over = Instant::now() >= deadline;
+            if is_over && ended.is_ok_and(|ended| ended.is_empty()) {
                 return false;
             }
         }
@@ -73,8 +200,20 @@ impl Running {
 
     /// Kills the process.
     pub(super) fn kill(&self) {
+        if self.check_at.get().is_none() {
+            self.check_at.set(Some(Instant::now() + GIVE_UP));
+        }
         // A process that has ended needs no signal.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// A process that is not reaped stays on the list of those that were given up.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.has_ended().is_none() || self.is_given_up() {
+            given_up().push(GivenUp::new(self.name.clone(), self.pid));
+        }
     }
 }
 
@@ -82,5 +221,86 @@ impl Running {
 impl AsFd for Running {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+}
+
+/// Returns whether no thread of a process can return from the kernel: each is dead, ends, or waits
+/// uninterruptibly and will find SIGKILL.
+fn cannot_return(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let mut threads = threads.map(|thread| {
+        let path = thread.ok()?.path();
+        let stat = std::fs::read_to_string(path.join("stat")).ok()?;
+        let status = std::fs::read_to_string(path.join("status")).ok()?;
+        Some(is_lost(&stat, &status))
+    });
+    // A thread that has gone meanwhile is looked for again later.
+    threads.all(|lost| lost == Some(true))
+}
+
+/// Returns whether a thread with these files (proc_pid_stat(5), proc_pid_status(5)) never runs code
+/// of its program again.
+fn is_lost(stat: &str, status: &str) -> bool {
+    /// `PF_EXITING` in `linux/sched.h`.
+    const EXITING: u32 = 4;
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let Some(mut fields) = sys::procfs::stat_fields(stat) else {
+        return false;
+    };
+    let state = fields.next();
+    // The state is field 3, the flags are field 9.
+    let flags = fields.nth(5).and_then(|flags| flags.parse().ok());
+    let is_exiting = flags.is_some_and(|flags: u32| flags & EXITING != 0);
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let is_killed = pending.is_some_and(|mask| mask & KILL != 0);
+    match state {
+        Some("Z" | "X") => true,
+        Some("D") => is_exiting || is_killed,
+        _ => is_exiting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(state: &str, flags: u32) -> String {
+        format!("7 (a b) {state} 1 7 7 0 -1 {flags} 0 0")
+    }
+
+    #[test]
+    fn a_thread_is_lost_if_it_is_dead_or_cannot_leave_the_kernel() {
+        let (killed, not) = ("SigPnd:\t0000000000000100\n", "SigPnd:\t0000000000000000\n");
+        assert!(is_lost(&stat("Z", 0), not));
+        assert!(is_lost(&stat("D", 0), killed));
+        assert!(is_lost(&stat("D", 4), not), "it is in exit");
+        assert!(is_lost(&stat("R", 4), not), "it frees memory in exit");
+        assert!(!is_lost(&stat("D", 0), not), "a disk may answer");
+        assert!(!is_lost(&stat("R", 0), killed), "it may run still");
+        assert!(!is_lost(&stat("t", 0), killed), "a debugger holds it");
+        assert!(!is_lost(&stat("S", 0), "SigPnd:\t0000000000000001\n"));
+        assert!(!is_lost("", ""));
+    }
+
+    #[test]
+    fn a_process_that_runs_is_not_given_up() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let mut running = Running::of("sleep", &child).unwrap();
+        assert!(!cannot_return(running.id()));
+        assert!(
+            !running.give_up(Instant::now() + 10 * GIVE_UP),
+            "nobody killed it"
+        );
+        running.kill();
+        assert!(running.ends_by(Instant::now() + Duration::from_secs(60)));
+        assert!(!running.is_given_up());
+        // Reaped.
+        assert!(child.try_wait().is_err());
     }
 }

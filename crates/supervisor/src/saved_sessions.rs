@@ -15,6 +15,7 @@ use port::counters::MAX_PORTS;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use sys::descriptors::MAX_FDS;
+use sys::foreign::{Author, ForeignFd};
 
 use super::child::is_full;
 use super::replace::{IncomingFds, OutgoingFds, PassedCrashCounts, PassedSession, PassedSessions};
@@ -30,20 +31,29 @@ const RESERVED_DESCRIPTORS: u64 = 256;
 /// Saved session of one port.
 #[derive(Debug, Default)]
 struct SavedSession {
-    fds: BTreeMap<u64, OwnedFd>,
+    /// Closed in the name of this connection.
+    author: Option<Author>,
+    fds: BTreeMap<u64, ForeignFd>,
     record: Option<Vec<u8>>,
 }
 
 impl SavedSession {
     /// Stores a descriptor; `false` if it did not arrive or does not fit.
-    fn store_descriptor(&mut self, number: u64, fds: Vec<OwnedFd>, full: bool) -> bool {
-        match <[OwnedFd; 1]>::try_from(fds) {
-            Ok([fd]) if !full && self.fds.len() < 2 * MAX_SAVED => {
-                self.fds.insert(number, fd);
-                true
-            }
-            _ => false,
+    fn store_descriptor(&mut self, number: u64, fds: Vec<ForeignFd>, full: bool) -> bool {
+        let Ok([fd]) = <[ForeignFd; 1]>::try_from(fds) else {
+            return false;
+        };
+        // The socket is the first of a connection.
+        let author = match self.author {
+            Some(author) if number != SOCKET => author,
+            _ => *self.author.insert(Author::of(&fd)),
+        };
+        let fd = fd.of(author);
+        let fits = !full && self.fds.len() < 2 * MAX_SAVED && author.may_send();
+        if fits {
+            self.fds.insert(number, fd);
         }
+        fits
     }
 
     /// Returns whether the connection can be continued with it.
@@ -92,7 +102,7 @@ pub(super) enum Transfer {
 
 impl SavedSessions {
     /// Stores a descriptor.
-    pub(super) fn store_descriptor(&mut self, port: PortId, number: u64, fds: Vec<OwnedFd>) {
+    pub(super) fn store_descriptor(&mut self, port: PortId, number: u64, fds: Vec<ForeignFd>) {
         let full = self.stored() >= limit();
         self.change(port, |session| {
             if !session.store_descriptor(number, fds, full) {
@@ -185,6 +195,21 @@ impl SavedSessions {
         self.count_crashes(suspects);
     }
 
+    /// Quarantines connections whose descriptors a switch could not close when it was killed: its
+    /// successor would meet the same.
+    pub(super) fn quarantine(&mut self, ports: Vec<PortId>) {
+        for port in ports
+            .into_iter()
+            .filter(|port| (port.0 as usize) < MAX_PORTS)
+        {
+            tracing::warn!(
+                port = port.0,
+                "quarantined: its front end's descriptor does not close"
+            );
+            self.quarantined.insert(port);
+        }
+    }
+
     fn count_crashes(&mut self, mut suspects: Vec<PortId>) {
         self.quarantined.clear();
         self.crash_counts
@@ -260,7 +285,7 @@ impl SavedSessions {
         {
             let numbers: Vec<u64> = stored.iter().map(|(number, _)| *number).collect();
             for (number, index) in stored {
-                saved_sessions.store_descriptor(port, number, vec![fds.take(index)?]);
+                saved_sessions.store_descriptor(port, number, vec![fds.take(index)?.into()]);
             }
             if let Some(record) = record {
                 saved_sessions.store_session(port, record, &numbers);
@@ -373,8 +398,12 @@ mod tests {
     const A: PortId = PortId(1);
     const B: PortId = PortId(2);
 
-    fn fd() -> Vec<OwnedFd> {
-        vec![rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap()]
+    fn fd() -> Vec<ForeignFd> {
+        vec![
+            rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC)
+                .unwrap()
+                .into(),
+        ]
     }
 
     fn killed_by(signal: i32) -> ExitStatus {
@@ -383,7 +412,7 @@ mod tests {
 
     /// Returns thread slots of a switch that serves these ports.
     fn thread_slots(ports: &[PortId]) -> OwnedFd {
-        let thread_slots = fd().remove(0);
+        let thread_slots = fd().remove(0).vouch();
         rustix::fs::ftruncate(&thread_slots, channel::keeping::CRASH_RECORD_LEN).unwrap();
         let all = channel::keeping::ThreadSlots::map(&thread_slots).unwrap();
         for (thread, port) in ports.iter().enumerate() {

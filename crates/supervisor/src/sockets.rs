@@ -5,9 +5,10 @@ mod owned;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ use port::counters::MAX_PORTS;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags};
+use sys::closer;
+use sys::foreign::ForeignFd;
 
 use self::owned::DefaultOwner;
 use super::paths::{Paths, by_descriptor};
@@ -29,6 +32,8 @@ use super::replace::{FdIndex, OutgoingFds};
 /// Interval in which the start retries paths of a run that was killed: 100 milliseconds.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Environment variable of tests: sockets are as on a kernel that does not know `SO_PASSRIGHTS`.
+const PASSES_RIGHTS: &str = "LASTHOP_TEST_PASSES_RIGHTS";
 /// Backlog of a listening socket; the system may allow less.
 const BACKLOG: i32 = 4096;
 /// Mode of a socket without the bits of the umask; the right to write is the right to connect.
@@ -40,7 +45,8 @@ const MAX_SOCKETS: usize = 2 * (MAX_PORTS + MAX_PIPES) + 8;
 
 /// Listening socket.
 struct Bound {
-    socket: OwnedFd,
+    /// Its close also releases what lies in connections that were not accepted.
+    socket: ForeignFd,
     /// File of the socket; `None` for TCP.
     file: Option<Name>,
     /// Last requested owner, if known, and the only user that may connect.
@@ -133,12 +139,12 @@ impl Sockets {
     ///
     /// # Errors
     /// The path is not permitted, in use, or cannot be bound.
-    pub(super) fn listen(&mut self, path: &str) -> io::Result<OwnedFd> {
+    pub(super) fn listen(&mut self, path: &str) -> io::Result<ForeignFd> {
         if let Some(address) = tcp_address(path) {
             return self.listen_on(path, |_| Ok((bind_tcp(address)?, None)));
         }
         let full = self.paths.to_bind(path)?;
-        self.listen_for(path, full, ANY_USER, SocketType::Stream)
+        self.listen_for(path, full, Kind::without_rights(ANY_USER))
     }
 
     /// Returns one of Lasthop's own sockets, for processes of our own user only, whatever the
@@ -146,25 +152,19 @@ impl Sockets {
     ///
     /// # Errors
     /// As [`Sockets::listen`].
-    pub(super) fn listen_for_owner(&mut self, name: &str) -> io::Result<OwnedFd> {
+    pub(super) fn listen_for_owner(&mut self, name: &str) -> io::Result<ForeignFd> {
         let full = self.paths.own(name);
-        self.listen_for(name, full, OWNER_ONLY, SocketType::Stream)
+        self.listen_for(name, full, Kind::without_rights(OWNER_ONLY))
     }
 
-    fn listen_for(
-        &mut self,
-        path: &str,
-        full: PathBuf,
-        mode: Mode,
-        of: SocketType,
-    ) -> io::Result<OwnedFd> {
+    fn listen_for(&mut self, path: &str, full: PathBuf, kind: Kind) -> io::Result<ForeignFd> {
         self.listen_on(path, |sockets| {
             let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
             let taken = |what| in_use(format!("{}, which {what}", full.display()));
-            let socket = match bind(&full, mode, of) {
+            let socket = match bind(&full, kind) {
                 Err(Errno::ADDRINUSE) => {
                     sockets.remove_stale(&full).map_err(taken)?;
-                    bind(&full, mode, of)
+                    bind(&full, kind)
                 }
                 other => other,
             };
@@ -181,7 +181,7 @@ impl Sockets {
         &mut self,
         path: &str,
         make: impl FnOnce(&Self) -> io::Result<(OwnedFd, Option<Name>)>,
-    ) -> io::Result<OwnedFd> {
+    ) -> io::Result<ForeignFd> {
         if let Some(bound) = self.listening.get(path) {
             return bound.socket.try_clone();
         }
@@ -189,8 +189,8 @@ impl Sockets {
             return Err(io::Error::other("there are too many listening sockets"));
         }
         let (socket, file) = make(self)?;
-        let copy = socket.try_clone()?;
         let bound = Bound::new(socket, file);
+        let copy = bound.socket.try_clone()?;
         self.listening.insert(path.to_owned(), bound);
         Ok(copy)
     }
@@ -251,7 +251,7 @@ impl Sockets {
     ///
     /// # Errors
     /// No path is registered or permitted, or there is no listener.
-    pub(super) fn dial(&self, port: PortId) -> io::Result<OwnedFd> {
+    pub(super) fn dial(&self, port: PortId) -> io::Result<ForeignFd> {
         let Some(path) = self.dials.get(&port) else {
             return Err(io::Error::other("no front end is registered for this port"));
         };
@@ -287,7 +287,7 @@ impl Bound {
     fn new(socket: OwnedFd, file: Option<Name>) -> Self {
         let requested = None;
         Self {
-            socket,
+            socket: socket.into(),
             file,
             requested,
         }
@@ -308,6 +308,9 @@ impl Bound {
 impl Drop for Sockets {
     fn drop(&mut self) {
         self.listening.values().for_each(Bound::remove);
+        self.listening.clear();
+        // The next supervisor binds the same addresses.
+        let _ = closer::settle(Instant::now() + RETRY_INTERVAL);
     }
 }
 
@@ -319,11 +322,46 @@ const fn system_type(of: SocketType) -> rustix::net::SocketType {
     }
 }
 
+/// Kind of a new socket.
+#[derive(Clone, Copy)]
+struct Kind {
+    of: SocketType,
+    mode: Mode,
+    /// Whether clients may send descriptors.
+    rights: bool,
+}
+
+impl Kind {
+    /// Returns the kind of a socket whose clients send bytes only.
+    const fn without_rights(mode: Mode) -> Self {
+        let (of, rights) = (SocketType::Stream, false);
+        Self { of, mode, rights }
+    }
+}
+
+/// Refuses messages with descriptors at the sender (`SO_PASSRIGHTS`, Linux 6.16). Before, the reader
+/// has to receive them, and hands them to the closer.
+fn refuse_rights(socket: &OwnedFd) {
+    /// `asm-generic/socket.h`
+    const SO_PASSRIGHTS: c_int = 83;
+    if std::env::var_os(PASSES_RIGHTS).is_some() {
+        return;
+    }
+    let no: c_int = 0;
+    let (value, len) = ((&raw const no).cast(), size_of_val(&no) as libc::socklen_t);
+    let (socket, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+    // SAFETY: the kernel reads `len` bytes. It refuses an option that it does not know.
+    unsafe { libc::setsockopt(socket, level, SO_PASSRIGHTS, value, len) };
+}
+
 /// Binds and listens. The socket gets its mode before its name, so that no other user can connect
 /// in between.
-fn bind(path: &Path, mode: Mode, of: SocketType) -> Result<OwnedFd, Errno> {
+fn bind(path: &Path, Kind { of, mode, rights }: Kind) -> Result<OwnedFd, Errno> {
     let (of, flags) = (system_type(of), SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(AddressFamily::UNIX, of, flags, None)?;
+    if !rights {
+        refuse_rights(&socket);
+    }
     rustix::fs::fchmod(&socket, mode)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -347,10 +385,11 @@ fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// Connects without waiting: a peer with a full backlog is not reachable now.
-fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+fn connect(path: &Path) -> Result<ForeignFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = system_type(SocketType::Stream);
     let socket = rustix::net::socket_with(AddressFamily::UNIX, stream, flags, None)?;
+    let socket = ForeignFd::from(socket);
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use channel::keeping::SlotSnapshot;
 use channel::link;
 use channel::owners::SocketOwner;
 use channel::sockets::SocketType;
@@ -13,6 +14,7 @@ use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest, Swit
 use channel::timeouts;
 use port::PortId;
 use rustix::event::{PollFd, PollFlags};
+use sys::foreign::ForeignFd;
 
 use super::admin::Admin;
 use super::binaries::Binaries;
@@ -28,7 +30,7 @@ use super::saved_sessions::SavedSessions;
 use super::signals::{self, Signal};
 use super::sockets::Sockets;
 use super::upgrade::Upgrade;
-use super::{notify, rights, usage};
+use super::{notify, rights, running, usage};
 
 /// Maximum number of messages of one child in a row, before the other children are served.
 const MAX_MESSAGES: usize = 64;
@@ -57,11 +59,13 @@ pub(super) const SWITCH: ProcessRef = ProcessRef {
 /// Reply to a request of a process.
 pub(super) struct Reply {
     pub(super) event: SupervisorEvent,
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: Option<ForeignFd>,
 }
 
 /// Returns a socket that was opened, or the reason why not.
-pub(super) fn opened(socket: Result<OwnedFd, impl ToString>) -> (Option<OwnedFd>, Option<String>) {
+pub(super) fn opened(
+    socket: Result<ForeignFd, impl ToString>,
+) -> (Option<ForeignFd>, Option<String>) {
     match socket {
         Ok(socket) => (Some(socket), None),
         Err(error) => (None, Some(error.to_string())),
@@ -104,7 +108,7 @@ pub(super) struct Setup {
 /// Runtime directory.
 pub(super) struct Home {
     pub(super) dir: PathBuf,
-    pub(super) api: OwnedFd,
+    pub(super) api: ForeignFd,
     /// Dropped last: the next owner of the lock finds no sockets.
     pub(super) lock: Lock,
 }
@@ -215,7 +219,7 @@ impl Supervisor {
         &mut self,
         process: ProcessRef,
         request: SupervisorRequest,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ForeignFd>,
     ) -> io::Result<()> {
         if !process.kind.may_request(&request) {
             tracing::error!("unexpected request from {}: killed", process.kind);
@@ -254,7 +258,7 @@ impl Supervisor {
         &mut self,
         process: ProcessRef,
         request: SupervisorRequest,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ForeignFd>,
     ) -> Option<Reply> {
         let event = match request {
             SupervisorRequest::Listen { path } => {
@@ -435,6 +439,12 @@ impl Supervisor {
         };
         let mut all = vec![own, self.pair.control.info(), self.pair.switch.info()];
         all.extend(self.drivers.processes());
+        all.extend(running::reap_given_up().iter().map(|one| ProcessInfo {
+            name: format!("{} (given up)", one.name),
+            pid: one.pid.as_raw_nonzero().get().unsigned_abs(),
+            restarts: 0,
+            uptime_ms: one.since.elapsed().as_millis() as u64,
+        }));
         all
     }
 
@@ -480,12 +490,17 @@ impl Supervisor {
             return Ok(None);
         };
         self.receive(SWITCH, MAX_LAST_MESSAGES)?;
+        let closing = self.pair.switch.is_given_up().then(|| {
+            let slots = SlotSnapshot::at(&self.setup.thread_slots);
+            slots.map(|slots| slots.closing()).unwrap_or_default()
+        });
         if self.pair.switch.has_hung() {
             self.saved_sessions.record_hang(&self.setup.thread_slots)
         } else {
             self.saved_sessions
                 .record_crash(status, &self.setup.thread_slots)
         }
+        self.saved_sessions.quarantine(closing.unwrap_or_default());
         self.setup.settings.successor = true;
         Ok(self.pair.switch.reap())
     }
@@ -501,7 +516,14 @@ impl Supervisor {
         }
         let deadline = Instant::now() + timeouts::STOP;
         for child in [&mut self.pair.control, &mut self.pair.switch] {
-            child.wait(deadline);
+            if !child.wait(deadline) {
+                let ProcessInfo { name, pid, .. } = child.info();
+                tracing::error!(pid, "killed {name} does not end: left behind");
+            }
+        }
+        for one in running::reap_given_up() {
+            let pid = one.pid.as_raw_nonzero().get();
+            tracing::error!(pid, "killed {} cannot be reaped: left behind", one.name);
         }
     }
 
@@ -597,8 +619,13 @@ impl Supervisor {
             self.pair.control.heartbeat_due(),
             self.pair.switch.heartbeat_due(),
         ];
+        let given_up = [&self.pair.control, &self.pair.switch].map(Child::give_up_due);
         let restarts = [control_due, self.pair.switch.restart_at()];
-        due.into_iter().chain(restarts).flatten().min()
+        due.into_iter()
+            .chain(restarts)
+            .chain(given_up)
+            .flatten()
+            .min()
     }
 
     /// Connects for a port with a front end that listens; `None` for a driver, whose reply is sent

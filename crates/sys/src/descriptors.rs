@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::cmsg_space;
 use rustix::io::{Errno, Result, retry_on_intr};
@@ -11,8 +11,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Most descriptors of one message.
+use crate::foreign::{Author, ForeignFd};
+
+/// Most descriptors of one message of ours, and of vhost-user.
 pub const MAX_FDS: usize = 8;
+/// Most descriptors of any message (`SCM_MAX_FD` of Linux). There is room for all: one that does not
+/// fit is closed by the kernel in the thread that receives.
+const MAX_RECEIVED: usize = 253;
 
 /// Sends bytes with descriptors; returns the number of bytes that the socket has taken. A peer that
 /// is gone causes no signal.
@@ -40,22 +45,26 @@ pub fn send(
 pub struct Received {
     /// Number of bytes; zero at the end of the connection, also if the peer has reset it.
     pub bytes: usize,
-    /// Descriptors were lost: there were more than [`MAX_FDS`], or this process can have no more.
+    /// Descriptors were lost: this process can have no more.
     pub lost_descriptors: bool,
 }
 
-/// Receives bytes, and appends the descriptors that came with them to `fds`, close-on-exec. `None`:
-/// a socket that does not wait has nothing now.
+/// Receives bytes, and appends the descriptors that came with them to `fds`, close-on-exec, as those
+/// of an author. `None`: a socket that does not wait has nothing now.
 ///
 /// # Errors
-/// The error of the system call.
+/// The error of the system call. [`Errno::MFILE`] if the author has sent so many descriptors whose
+/// close waits that no more are received from it; the connection should end.
 pub fn receive(
     socket: impl AsFd,
     bytes: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
+    (fds, author): (&mut Vec<ForeignFd>, Author),
     more: RecvFlags,
 ) -> Result<Option<Received>> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+    if !author.may_send() {
+        return Err(Errno::MFILE);
+    }
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_RECEIVED))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let (mut bytes, flags) = ([IoSliceMut::new(bytes)], RecvFlags::CMSG_CLOEXEC | more);
     let received = retry_on_intr(|| recvmsg(&socket, &mut bytes, &mut control, flags));
@@ -65,21 +74,18 @@ pub fn receive(
     });
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
+            fds.extend(rights.map(|fd| ForeignFd::new(fd, author)));
         }
     }
     unless_nothing_or_reset(received)
 }
 
-/// Receives bytes only; descriptors that come with them are closed.
+/// Reads bytes without their descriptors, and leaves both in the socket.
 ///
 /// # Errors
 /// The error of the system call.
-pub fn receive_bytes(
-    socket: impl AsFd,
-    bytes: &mut [u8],
-    flags: RecvFlags,
-) -> Result<Option<Received>> {
+pub fn peek_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<Received>> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let received = retry_on_intr(|| rustix::net::recv(&socket, &mut *bytes, flags));
     unless_nothing_or_reset(received.map(|(bytes, _)| Received {
         bytes,
@@ -108,7 +114,8 @@ mod tests {
     /// Receives at most two bytes; returns what, and how many descriptors.
     fn take(socket: &UnixStream) -> (Option<Received>, usize) {
         let (mut bytes, mut fds) = ([0; 2], Vec::new());
-        let got = receive(socket, &mut bytes, &mut fds, RecvFlags::DONTWAIT).unwrap();
+        let author = Author::new(None);
+        let got = receive(socket, &mut bytes, (&mut fds, author), RecvFlags::DONTWAIT).unwrap();
         (got, fds.len())
     }
 
@@ -142,15 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_without_descriptors() {
+    fn bytes_are_shown_without_descriptors() {
         let (one, other) = UnixStream::pair().unwrap();
         let fds = [one.as_fd()];
         send(&one, b"a", &fds, SendFlags::empty()).unwrap();
         let mut byte = [0];
-        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        assert_eq!(receive_bytes(&other, &mut byte, peek), Ok(received(1)));
+        assert_eq!(peek_bytes(&other, &mut byte), Ok(received(1)));
         assert_eq!(take(&other), (received(1), 1));
-        assert_eq!(receive_bytes(&other, &mut byte, peek), Ok(None));
+        assert_eq!(peek_bytes(&other, &mut byte), Ok(None));
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //!
 //! An interrupted call (`EINTR`) is repeated here, unless its documentation says otherwise.
 
+pub mod closer;
 pub mod descriptors;
 pub mod event;
 pub mod file;
+pub mod foreign;
 pub mod procfs;
 pub mod signal;
 pub mod time;

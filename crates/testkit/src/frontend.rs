@@ -18,7 +18,7 @@ mod iotlb;
 mod line;
 mod listen;
 mod requests;
-mod wire;
+pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -55,6 +55,7 @@ pub mod samples;
 pub mod skip;
 pub mod slots;
 pub mod table;
+pub mod traps;
 pub mod vcpu;
 pub mod wait;
 

@@ -52,7 +52,7 @@ impl Backend for Holder {
         assert!(self.running.contains_key(&index));
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<sys::foreign::ForeignFd>) {
         self.running.get_mut(&index).expect("it runs").call = call;
     }
 

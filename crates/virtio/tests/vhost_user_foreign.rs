@@ -51,7 +51,7 @@ impl Backend for Recorder {
         seen.running.get_mut(&index).unwrap().enabled = on;
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<sys::foreign::ForeignFd>) {
         let mut seen = self.0.lock().unwrap();
         seen.running.get_mut(&index).unwrap().call = call;
     }

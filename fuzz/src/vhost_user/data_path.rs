@@ -1,11 +1,11 @@
 //! The back end that the session calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::iotlb::{Access, Iotlb};
 use memory::{GuestMemory, Segment};
+use sys::foreign::ForeignFd;
 use virtio::queue::{Queue, QueueFault, QueueMemory};
 use virtio::vhost_user::{Backend, QueueSetup};
 use wire::virtio::vhost_user::{IotlbMessage, iotlb_type};
@@ -69,7 +69,7 @@ impl Backend for DataPath {
         self.running.get_mut(&index).expect("it runs").0.enabled = on;
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<ForeignFd>) {
         self.running.get_mut(&index).expect("it runs").0.call = call;
     }
 

@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 
 use supervisor::SupervisorLink;
 use switch::SwitchLink;
+use sys::foreign::ForeignFd;
 
 /// Time, 5 s, within which a peer has to reply.
 pub(super) const PEER_TIMEOUT: Duration = channel::timeouts::PEER;
@@ -55,7 +56,7 @@ pub(super) fn watch(fd: &impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[derive(Debug)]
 struct Line<Out, In> {
     link: Link<Out, In>,
-    unsent: VecDeque<(Out, Vec<OwnedFd>)>,
+    unsent: VecDeque<(Out, Vec<ForeignFd>)>,
 }
 
 impl<Out: Serialize, In: DeserializeOwned> Line<Out, In> {
@@ -66,7 +67,7 @@ impl<Out: Serialize, In: DeserializeOwned> Line<Out, In> {
     }
 
     /// Sends a message, at once or when there is room.
-    fn send(&mut self, message: Out, fds: Vec<OwnedFd>) -> io::Result<()> {
+    fn send(&mut self, message: Out, fds: Vec<ForeignFd>) -> io::Result<()> {
         self.unsent.push_back((message, fds));
         self.flush()
     }

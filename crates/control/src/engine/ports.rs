@@ -1,7 +1,7 @@
 //! The ports as switch and supervisor have them: what a change compares the desired state with.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+
 use std::sync::Arc;
 
 use channel::driving::UserNetwork;
@@ -12,6 +12,7 @@ use channel::owners::SocketOwner;
 use channel::sockets::SocketType;
 use channel::switching::{PortConfig, Role};
 use port::PortId;
+use sys::foreign::ForeignFd;
 
 use super::links::supervisor::Dials;
 
@@ -20,7 +21,7 @@ use super::links::supervisor::Dials;
 pub(super) struct MetricsSocket {
     /// Path or address by which the supervisor knows it.
     pub(super) path: String,
-    pub(super) socket: Arc<OwnedFd>,
+    pub(super) socket: Arc<ForeignFd>,
 }
 
 /// Scheduling as the switch has it.

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
+
 use std::path::PathBuf;
 
 use channel::limits::Limits;
@@ -12,6 +13,7 @@ use channel::shared::Region;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{PortConfig, StationUse, SwitchCommand, SwitchEvent};
 use port::PortId;
+use sys::foreign::ForeignFd;
 
 use super::links::switch::SwitchLink;
 
@@ -19,7 +21,7 @@ use super::links::switch::SwitchLink;
 pub(super) struct Start {
     pub(super) runtime_dir: PathBuf,
     pub(super) switch: OwnedFd,
-    pub(super) api: OwnedFd,
+    pub(super) api: ForeignFd,
     pub(super) state: OwnedFd,
     pub(super) counters: OwnedFd,
     /// Another control still serves the API.
@@ -41,13 +43,13 @@ pub(super) fn receive_start(
         ) => (runtime_dir, frozen, fds),
         _ => return Err(bad()),
     };
-    let [switch, api, state, counters] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| bad())?;
+    let [switch, api, state, counters] = <[ForeignFd; 4]>::try_from(fds).map_err(|_| bad())?;
     Ok(Start {
         runtime_dir: runtime_dir.into(),
-        switch,
+        switch: switch.vouch(),
         api,
-        state,
-        counters,
+        state: state.vouch(),
+        counters: counters.vouch(),
         frozen,
     })
 }
@@ -88,8 +90,8 @@ pub(super) fn adopt(switch: &mut SwitchLink) -> impl Future<Output = io::Result<
         else {
             return Err(no_rings());
         };
-        let [memory, upcall_bell, answer_bell] =
-            <[OwnedFd; 3]>::try_from(fds).map_err(|_| no_rings())?;
+        let fds = <[ForeignFd; 3]>::try_from(fds).map_err(|_| no_rings())?;
+        let [memory, upcall_bell, answer_bell] = fds.map(ForeignFd::vouch);
         Ok(Adopted {
             epoch,
             region: Region {

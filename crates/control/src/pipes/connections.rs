@@ -1,7 +1,7 @@
 //! The connections of one socket, and what they send.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use pipes::{Answer, Conn, MAX_DESCRIPTORS, MAX_MESSAGE, Note, Output, PipeStatus
 use port::EventLimiter;
 use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
 use rustix::net::{RecvFlags, SendFlags};
+use sys::foreign::ForeignFd;
 
 use super::PipeListener;
 use crate::events::Events;
@@ -20,12 +21,12 @@ const EVENTS_MOST: u32 = 20;
 const EVENTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A descriptor of a pipe's memory.
-type Fd = Arc<OwnedFd>;
+type Fd = Arc<ForeignFd>;
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: ForeignFd,
     user: u32,
 }
 
@@ -65,7 +66,7 @@ impl Meeting {
     pub(super) fn add(
         &mut self,
         conn: Conn,
-        socket: OwnedFd,
+        socket: ForeignFd,
         now: Duration,
         events: &Events,
     ) -> bool {
@@ -101,10 +102,11 @@ impl Meeting {
         };
         let (mut bytes, mut fds) = ([0; MAX_MESSAGE], Vec::new());
         let flags = RecvFlags::DONTWAIT;
-        match sys::descriptors::receive(&connection.socket, &mut bytes, &mut fds, flags) {
+        let into = (&mut fds, connection.socket.author());
+        match sys::descriptors::receive(&connection.socket, &mut bytes, into, flags) {
             Ok(None) => {}
             Ok(Some(got)) if got.bytes > 0 => {
-                // Others are refused by their number: a close of theirs could wait.
+                // Others are refused by their number.
                 let fits = !got.lost_descriptors && fds.len() <= MAX_DESCRIPTORS;
                 let fds = if fits && are_memory(&fds) {
                     fds
@@ -225,13 +227,13 @@ fn millis(time: Duration) -> u64 {
 
 /// Returns whether descriptors are those of a pipe, as far as a process that maps nothing can tell:
 /// a memory file that cannot be cut off, and descriptors without a file, such as eventfds.
-fn are_memory(fds: &[OwnedFd]) -> bool {
+fn are_memory(fds: &[ForeignFd]) -> bool {
     let Some((file, others)) = fds.split_first() else {
         return true;
     };
     let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     // The system gives anonymous files no type.
-    let is_anonymous = |fd: &OwnedFd| {
+    let is_anonymous = |fd: &ForeignFd| {
         let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
         kind.is_ok_and(|kind| kind == FileType::Unknown)
     };

@@ -46,7 +46,7 @@ impl World {
                     place: Place::Top,
                 },
                 peer: None,
-                socket: Arc::new(bind(&path)),
+                socket: Arc::new(bind(&path).into()),
             }
         };
         let listeners: Vec<PipeListener> = names.iter().map(listener).collect();
@@ -136,9 +136,11 @@ impl Client {
         assert!(!ready.is_empty(), "no answer");
         let (mut bytes, mut fds) = ([0; 256], Vec::new());
         let flags = RecvFlags::DONTWAIT;
-        let got = sys::descriptors::receive(&self.0, &mut bytes, &mut fds, flags).unwrap()?;
+        let into = (&mut fds, sys::foreign::Author::new(None));
+        let got = sys::descriptors::receive(&self.0, &mut bytes, into, flags).unwrap()?;
         let answer = Answer::from_bytes(bytes.get(..got.bytes).filter(|b| !b.is_empty())?);
-        Some((answer.unwrap(), fds))
+        let fds = fds.into_iter().map(sys::foreign::ForeignFd::vouch);
+        Some((answer.unwrap(), fds.collect()))
     }
 
     fn refusal(&self) -> String {

@@ -12,6 +12,8 @@ use rustix::event::PollFlags;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::net::SocketFlags;
 use rustix::process::{Resource, getrlimit};
+use sys::closer;
+use sys::foreign::ForeignFd;
 
 use super::Shared;
 use super::connections::Meeting;
@@ -178,7 +180,7 @@ impl Thread {
             if place.resumes() <= now {
                 (place.since, place.accepted) = (now, 0);
             }
-            let may_accept = self.open && place.accepted < ACCEPT_MOST;
+            let may_accept = self.open && place.accepted < ACCEPT_MOST && !closer::is_full();
             let socket = &place.meeting.listener.socket;
             match (may_accept, place.is_watched) {
                 (true, false) => {
@@ -209,7 +211,7 @@ impl Thread {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(&place.meeting.listener.socket, flags) {
-            Ok(socket) => socket,
+            Ok(socket) => ForeignFd::connection(socket),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -221,9 +223,16 @@ impl Thread {
             return Ok(());
         };
         place.accepted += 1;
+        let pipe = &place.meeting.listener.pipe.name;
         if used >= self.most {
-            let pipe = &place.meeting.listener.pipe.name;
             tracing::warn!(pipe, "end rejected: all pipes have {used} descriptors");
+            return Ok(());
+        }
+        if !socket.author().may_send() {
+            tracing::warn!(
+                pipe,
+                "end rejected: its user's descriptors are not closed yet"
+            );
             return Ok(());
         }
         let conn = self.next;

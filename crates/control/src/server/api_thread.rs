@@ -1,8 +1,10 @@
 //! The thread that serves the API while the gate is open.
 
 use std::io;
-use std::os::fd::OwnedFd;
+
 use std::sync::mpsc;
+
+use sys::foreign::ForeignFd;
 
 use crate::command::EngineHandle;
 use crate::gate::ServerGate;
@@ -29,7 +31,11 @@ impl ApiThread {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn start(self, api: OwnedFd, engine: EngineHandle) -> io::Result<StartedApiThread> {
+    pub(crate) fn start(
+        self,
+        api: ForeignFd,
+        engine: EngineHandle,
+    ) -> io::Result<StartedApiThread> {
         let (begin, begun) = mpsc::channel();
         let (started, ready) = mpsc::sync_channel(1);
         std::thread::Builder::new()
@@ -52,7 +58,7 @@ impl ApiThread {
     }
 
     /// Serves the API while the gate is open, until the engine is gone.
-    async fn serve(mut self, api: OwnedFd, engine: EngineHandle) {
+    async fn serve(mut self, api: ForeignFd, engine: EngineHandle) {
         while self.0.desired.wait_for(|open| *open).await.is_ok() {
             self.0.open.send_replace(true);
             let (served, ()) = tokio::join!(
@@ -67,7 +73,7 @@ impl ApiThread {
         }
     }
 
-    async fn serve_once(&self, api: &OwnedFd, engine: &EngineHandle) -> io::Result<()> {
+    async fn serve_once(&self, api: &ForeignFd, engine: &EngineHandle) -> io::Result<()> {
         let listener = super::listener(api.try_clone()?)?;
         let mut desired = self.0.desired.clone();
         let close = async move {

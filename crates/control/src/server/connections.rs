@@ -33,12 +33,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::requests::Failure;
+use super::unix::UnixServer;
 
 /// Most connections of one socket.
 pub(super) const MAX_CLIENTS: usize = 64;
@@ -65,7 +66,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A listening socket.
 pub enum Listener {
     /// A unix socket.
-    Unix(UnixListener),
+    Unix(UnixServer),
     /// A TCP socket.
     Tcp(TcpListener),
 }
@@ -80,10 +81,10 @@ impl Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
         match self {
             Self::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
-                let peer = Peer::of(&stream).ok();
-                Ok((Box::new(stream), peer))
+                let client = listener.accept().await?;
+                set_socket_send_buffer_size(client.stream()?, SEND_BUFFER)?;
+                let peer = Peer::of(client.stream()?).ok();
+                Ok((Box::new(client), peer))
             }
             Self::Tcp(listener) => Ok((Box::new(listener.accept().await?.0), None)),
         }

@@ -9,9 +9,10 @@
 //! is replaced meanwhile is written all the same, and the new one is written when it is set. A
 //! process that dies in between has a successor that notifies all guests (`GuestQueue::begin`).
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use sys::foreign::ForeignFd;
 
 use super::faults::note_fault;
 use super::watchdog::Doorbells;
@@ -19,7 +20,7 @@ use super::watchdog::Doorbells;
 /// Call descriptor of a queue: an eventfd by which its guest is notified.
 #[derive(Debug)]
 pub struct CallFd {
-    event: OwnedFd,
+    event: ForeignFd,
     /// The connection whose watchdog covers it.
     doorbells: Doorbells,
     blocked: AtomicBool,
@@ -28,7 +29,7 @@ pub struct CallFd {
 impl CallFd {
     /// Returns the call descriptor of a queue of this connection.
     #[must_use]
-    pub fn new(event: OwnedFd, doorbells: Doorbells) -> Self {
+    pub fn new(event: ForeignFd, doorbells: Doorbells) -> Self {
         Self {
             event,
             doorbells,
@@ -52,9 +53,9 @@ impl CallFd {
 }
 
 /// A call descriptor of a connection of its own.
-impl From<OwnedFd> for CallFd {
-    fn from(event: OwnedFd) -> Self {
-        Self::new(event, Doorbells::default())
+impl<T: Into<ForeignFd>> From<T> for CallFd {
+    fn from(event: T) -> Self {
+        Self::new(event.into(), Doorbells::default())
     }
 }
 
@@ -105,6 +106,8 @@ impl Drop for PendingCalls {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     fn event() -> OwnedFd {

@@ -27,7 +27,10 @@ use channel::audit::AUDIT;
 use channel::driving;
 use channel::figures::Waits;
 use channel::switching::{Iommu, PortConfig, PortPhase, Role};
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use sys::closer;
+use sys::foreign::{Author, ForeignFd};
 use virtio::vhost_user::{AnswerPipe, Fault};
 
 use crate::ports::watchdog::Doorbells;
@@ -54,6 +57,9 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 const NO_FEATURES_CHOSEN: &str = "the front end left without choosing features: \
      its guest may use one that the port no longer offers (mtu, queues, iommu)";
 
+/// The reason of a rejection: the [closer](sys::closer) stands, or is late.
+const UNCLOSED: &str = "too many descriptors that its user has sent are not closed yet";
+
 const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blocking";
 
 /// The side of a port that its front ends see.
@@ -61,7 +67,7 @@ const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blockin
 pub struct Attachment {
     context: Context,
     /// The listening socket; only of a server port.
-    listener: Option<OwnedFd>,
+    listener: Option<ForeignFd>,
     open: Option<Open>,
     /// A connection of the previous switch process, until it is restored.
     saved: Option<SavedConnection>,
@@ -88,7 +94,7 @@ impl Attachment {
     #[must_use]
     pub fn new(
         config: PortConfig,
-        listener: Option<OwnedFd>,
+        listener: Option<ForeignFd>,
         store: PortSessionStore,
         snapshots: QueueSnapshots,
         saved: Option<SavedConnection>,
@@ -186,9 +192,15 @@ impl Attachment {
             return Ok(());
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::accept_with(listener, flags)?;
+        if closer::is_full() {
+            return Err(Errno::MFILE.into());
+        }
+        let socket = ForeignFd::connection(rustix::net::accept_with(listener, flags)?);
         let second = self.open.is_some() || self.saved.is_some();
-        let rejection = self.admission.peer_check.check(&socket, peer)?;
+        let rejection = match self.admission.peer_check.check(&socket, peer)? {
+            None if !socket.author().may_send() => Some(UNCLOSED),
+            other => other,
+        };
         if second || rejection.is_some() {
             self.admission.rejected.record(second);
             if !second {
@@ -202,7 +214,7 @@ impl Attachment {
                 tracing::warn!(port, user, suppressed, "connection rejected: {why}");
             }
             let reason = rejection.unwrap_or("another client is connected");
-            client::reject(&socket, &self.context.config, reason);
+            client::reject(socket, &self.context.config, reason);
             return Ok(());
         }
         if peer::has_hung_up(&socket)? {
@@ -223,8 +235,9 @@ impl Attachment {
     ///
     /// # Errors
     /// A system error.
-    pub fn attach(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let pipe = AnswerPipe::new()?;
+    pub fn attach(&mut self, socket: ForeignFd) -> io::Result<()> {
+        let author = Author::of(&socket).labelled(self.context.config.id.0);
+        let (socket, pipe) = (socket.of(author), AnswerPipe::new()?);
         store_descriptors(&socket, &pipe, &mut self.context.store);
         let client = Client::new(socket, pipe, &self.context.config, &self.snapshots)?;
         self.open = Some(Open {
@@ -423,6 +436,11 @@ impl Attachment {
     fn pause(&mut self) {
         self.admission.pauses.begin(self.attached, Instant::now());
         self.dial_later();
+    }
+
+    /// Starts a short pause: a connection could not be accepted, and is still in the backlog.
+    pub fn accept_failed(&mut self) {
+        self.admission.failure_pauses.begin_again(Instant::now());
     }
 
     /// Returns the end of the present pause.

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+
+use std::time::Instant;
 
 use channel::supervision::SupervisorRequest;
 use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::Fault;
 
 use super::{Process, Token};
@@ -17,8 +19,6 @@ use crate::process::attach::Attachment;
 /// Dial requests to the supervisor without a reply. Each reply needs room in the link; the
 /// supervisor ends a process whose link is full.
 const MAX_PENDING_DIALS: usize = 64;
-/// Delay after a failed `accept`, milliseconds.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Removes a connection that is about to end from the epoll set. The supervisor has the same socket
 /// open, so that closing it here would not remove it from the set.
@@ -82,10 +82,11 @@ impl Process {
             Ok(()) => self.unwatch_while_paused(id),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!("accept failed: {error}");
                 // The connection stays in the backlog, and epoll would report it at once. The usual
                 // cause is that no descriptor is left.
-                std::thread::sleep(ACCEPT_PAUSE);
+                tracing::warn!("accept failed: {error}");
+                port.accept_failed();
+                self.unwatch_while_paused(id);
             }
         }
     }
@@ -94,7 +95,7 @@ impl Process {
         &mut self,
         id: PortId,
         path: &str,
-        socket: Option<OwnedFd>,
+        socket: Option<ForeignFd>,
         error: Option<String>,
     ) {
         // The port that dialled may be removed, and its number used by another port.

@@ -11,12 +11,11 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
 
 use channel::keeping::{ConnectionRecord, SOCKET};
 use channel::switching::PortConfig;
 use port::PortId;
-use virtio::vhost_user::hang_up;
+use sys::foreign::{Author, ForeignFd};
 
 use crate::process::attach::SavedConnection;
 
@@ -26,7 +25,7 @@ pub(super) struct SavedConnections {
     pub(super) taking_over: bool,
     /// The previous switch process still runs: connections are continued after `TakeOver`.
     pub(super) waits: bool,
-    files: BTreeMap<PortId, BTreeMap<u64, OwnedFd>>,
+    files: BTreeMap<PortId, BTreeMap<u64, ForeignFd>>,
     whole: BTreeMap<PortId, SavedConnection>,
     /// Ports whose record is malformed, or whose connection does not fit.
     refused: Vec<PortId>,
@@ -43,13 +42,18 @@ impl SavedConnections {
         }
     }
 
-    pub(super) fn add_files(&mut self, port: PortId, numbers: Vec<u64>, fds: Vec<OwnedFd>) {
+    pub(super) fn add_files(&mut self, port: PortId, numbers: Vec<u64>, fds: Vec<ForeignFd>) {
         let files = self.files.entry(port).or_default();
         files.extend(numbers.into_iter().zip(fds));
     }
 
     pub(super) fn add_record(&mut self, port: PortId, record: &[u8], quarantined: bool) {
-        let files = self.files.remove(&port).unwrap_or_default();
+        let mut files = self.files.remove(&port).unwrap_or_default();
+        if let Some(author) = files.get(&SOCKET).map(Author::of) {
+            let author = author.labelled(port.0);
+            let of_author = |(number, fd): (u64, ForeignFd)| (number, fd.of(author));
+            files = files.into_iter().map(of_author).collect();
+        }
         match ConnectionRecord::from_bytes(record) {
             Ok(record) => {
                 let saved = SavedConnection {
@@ -61,7 +65,8 @@ impl SavedConnections {
             }
             Err(reason) => {
                 tracing::error!(port = port.0, "connection not continued: {reason}");
-                files.get(&SOCKET).into_iter().for_each(hang_up);
+                let socket = files.remove(&SOCKET);
+                socket.into_iter().for_each(ForeignFd::hang_up);
                 self.refused.push(port);
             }
         }

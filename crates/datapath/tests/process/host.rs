@@ -33,6 +33,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendFlags, Shutdown};
 use sched::topology;
+use sys::foreign::ForeignFd;
 use tempfile::TempDir;
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
@@ -244,7 +245,8 @@ impl Host {
             panic!("no answer to Adopt");
         };
         assert_eq!(ports.len(), self.ports.len(), "ports that the switch kept");
-        let [memory, upcall_bell, answer_bell] = fds.try_into().expect("three descriptors");
+        let fds = <[ForeignFd; 3]>::try_from(fds).expect("three descriptors");
+        let [memory, upcall_bell, answer_bell] = fds.map(ForeignFd::vouch);
         let region = Region {
             memory,
             upcall_bell,

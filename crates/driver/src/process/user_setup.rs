@@ -8,6 +8,7 @@ use channel::driving::{UserForward, UserNetwork};
 use channel::link::Received;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::user_reports::UserQuestion;
+use sys::foreign::ForeignFd;
 
 use super::SupervisorLink;
 use crate::user::{FlowRecords, Forward, KeptFlow, KeptLeases};
@@ -62,7 +63,9 @@ impl Meanwhile {
                 Received::Message(SupervisorEvent::ForwardsChanged, _) => {
                     self.has_other_forwards = true;
                 }
-                Received::Message(answer, fds) => return Ok((answer, fds)),
+                Received::Message(answer, fds) => {
+                    return Ok((answer, fds.into_iter().map(ForeignFd::vouch).collect()));
+                }
                 Received::Closed | Received::Nothing => return Err(bad()),
             }
         }

@@ -101,7 +101,7 @@ fn the_end_has_its_reason() {
     assert_eq!(client.receive().expect("the end"), None);
 
     let (client, socket) = Dialog::pair(LIMIT).expect("a socket pair");
-    reject(&socket, "another client is connected");
+    reject(socket.into(), "another client is connected");
     let said = client.receive().expect("a message").expect("no end");
     assert_eq!(said.reason(), "another client is connected");
     assert_eq!(client.receive().expect("the end"), None);

@@ -41,7 +41,7 @@ const DEATHS: [Death; 6] = [
 struct Supervisor {
     socket: OwnedFd,
     pipe: [OwnedFd; 2],
-    kept: BTreeMap<u64, OwnedFd>,
+    kept: BTreeMap<u64, sys::foreign::ForeignFd>,
     record: (Vec<u8>, Vec<u64>),
     answered: Option<Message>,
 }
@@ -84,7 +84,12 @@ impl Supervisor {
         let (record, numbers) = &self.record;
         let kept = numbers.iter().map(|n| (*n, clone(&self.kept[n])));
         let mut backend = Recorder::default();
-        let session = Session::restore(offer(), record, kept.collect(), &mut backend);
+        let session = Session::restore(
+            offer(),
+            record,
+            kept.map(|(n, fd)| (n, fd.into())).collect(),
+            &mut backend,
+        );
         Process {
             connection,
             session: session.expect("a sound record"),
@@ -254,8 +259,9 @@ fn a_stopped_queue_stays_stopped() {
     assert_eq!(queues[1].fault.as_deref(), Some("a reason"));
 }
 
-fn clones(kept: &BTreeMap<u64, OwnedFd>) -> BTreeMap<u64, OwnedFd> {
-    let clone = |(n, fd): (&u64, &OwnedFd)| (*n, fd.try_clone().expect("a descriptor"));
+fn clones(kept: &BTreeMap<u64, sys::foreign::ForeignFd>) -> BTreeMap<u64, sys::foreign::ForeignFd> {
+    let clone =
+        |(n, fd): (&u64, &sys::foreign::ForeignFd)| (*n, fd.try_clone().expect("a descriptor"));
     kept.iter().map(clone).collect()
 }
 

@@ -40,14 +40,15 @@ fn run(listener: &OwnedFd) {
         for (conn, _) in conns.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
             let (mut bytes, mut fds) = ([0; 256], Vec::new());
             let flags = RecvFlags::empty();
-            let got = sys::descriptors::receive(&open[conn], &mut bytes, &mut fds, flags);
+            let into = (&mut fds, sys::foreign::Author::new(None));
+            let got = sys::descriptors::receive(&open[conn], &mut bytes, into, flags);
             match got.unwrap().unwrap().bytes {
                 0 => {
                     open.remove(conn);
                     server.closed(*conn, 0, &mut out);
                 }
                 len => {
-                    let fds = fds.into_iter().map(Arc::new).collect();
+                    let fds = fds.into_iter().map(|fd| Arc::new(fd.vouch())).collect();
                     server.received(*conn, &bytes[..len], fds, 0, &mut out);
                 }
             }

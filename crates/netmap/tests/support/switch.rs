@@ -93,13 +93,14 @@ pub(crate) fn session(mut socket: UnixStream, queues: usize) -> (Heard, UnixStre
     while enabled < queues {
         let mut fds = Vec::new();
         let mut head = [0; HEADER_LEN];
-        let got = sys::descriptors::receive(&socket, &mut head, &mut fds, RecvFlags::empty());
+        let into = (&mut fds, sys::foreign::Author::new(None));
+        let got = sys::descriptors::receive(&socket, &mut head, into, RecvFlags::empty());
         assert_eq!(got.unwrap().unwrap().bytes, HEADER_LEN);
         let head = Header::parse(head);
         let mut body = vec![0; head.size as usize];
         socket.read_exact(&mut body).unwrap();
         enabled += usize::from(head.code == code::SET_VRING_KICK);
-        let answer = heard.hear(head, &body, fds.pop());
+        let answer = heard.hear(head, &body, fds.pop().map(sys::foreign::ForeignFd::vouch));
         socket.write_all(&answer).unwrap();
     }
     (heard, socket)

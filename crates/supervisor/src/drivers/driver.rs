@@ -21,6 +21,7 @@ use channel::user_reports::{UserFigures, UserQuestion};
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use sys::foreign::ForeignFd;
 
 use crate::binaries::Binaries;
 use crate::child::{Child, Kind};
@@ -45,7 +46,7 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    fn answered(self, connected: Result<OwnedFd, String>) -> Reply {
+    fn answered(self, connected: Result<ForeignFd, String>) -> Reply {
         let (socket, error) = opened(connected);
         let Self { port, path } = self;
         let event = SupervisorEvent::Dialed { port, path, error };
@@ -242,6 +243,7 @@ impl Driver {
         }
         self.dial.as_ref()?;
         let connected = self.connect(binaries, groups).transpose()?;
+        let connected = connected.map(ForeignFd::from);
         self.reason = connected.as_ref().err().cloned();
         Some(self.dial.take()?.answered(connected))
     }
@@ -332,7 +334,7 @@ impl Driver {
     fn handle_flows(
         &mut self,
         request: SupervisorRequest,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ForeignFd>,
     ) -> Option<SupervisorRequest> {
         match self.user.handle(request, fds, self.child.as_ref()?) {
             Handled::Done => None,
@@ -653,6 +655,7 @@ impl Driver {
         let renewal = self.renewal.as_ref().map(Renewal::due);
         let others = self.process_due(child).into_iter();
         let others = others.chain(self.user.questions.due());
+        let others = others.chain(child.give_up_due());
         renewal.into_iter().chain(others).min()
     }
 

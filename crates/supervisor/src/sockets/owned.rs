@@ -13,8 +13,9 @@ use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::sockets::SocketType;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
+use sys::foreign::ForeignFd;
 
-use super::{ANY_USER, Bound, Name, Sockets, by_descriptor};
+use super::{ANY_USER, Bound, Kind, Name, Sockets, by_descriptor};
 use channel::owners::{self, Named};
 
 /// ioctl of `linux/un.h`: returns a descriptor (`O_PATH`) of the file that a socket is bound to. It
@@ -71,7 +72,7 @@ impl Sockets {
         path: &str,
         owner: &SocketOwner,
         of: SocketType,
-    ) -> Result<(OwnedFd, Option<u32>), NoSocket> {
+    ) -> Result<(ForeignFd, Option<u32>), NoSocket> {
         if self.listening.get(path).is_some_and(|bound| !bound.is(of)) {
             self.unlisten(path).map_err(|e| no(SocketKey::Socket, e))?;
         }
@@ -113,9 +114,14 @@ impl Sockets {
         Ok((socket, named.peer))
     }
 
-    fn listen_with(&mut self, path: &str, mode: Mode, of: SocketType) -> io::Result<OwnedFd> {
+    fn listen_with(&mut self, path: &str, mode: Mode, of: SocketType) -> io::Result<ForeignFd> {
         let full = self.paths.to_bind(path)?;
-        self.listen_for(path, full, mode, of)
+        let kind = Kind {
+            of,
+            mode,
+            rights: true,
+        };
+        self.listen_for(path, full, kind)
     }
 }
 

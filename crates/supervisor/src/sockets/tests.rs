@@ -151,12 +151,13 @@ fn links_do_not_leave_permitted_directories() {
 #[test]
 fn own_sockets_are_no_front_ends_under_any_name() {
     let mut world = world();
-    let vm = UnixListener::from(world.sockets.listen("vm.sock").unwrap());
+    let vm = UnixListener::from(world.sockets.listen("vm.sock").unwrap().vouch());
     let admin = UnixListener::from(
         world.sockets.listening[ADMIN_SOCKET]
             .socket
             .try_clone()
-            .unwrap(),
+            .unwrap()
+            .vouch(),
     );
     for listener in [&vm, &admin] {
         listener.set_nonblocking(true).unwrap();
@@ -250,7 +251,7 @@ fn the_owner_of_a_socket_is_set_and_can_change() {
         .listen_as("a.sock", &with_mode(0o600), STREAM)
         .unwrap();
     assert_eq!((mode_of(&path), peer), (0o600, None));
-    let listener = UnixListener::from(socket);
+    let listener = UnixListener::from(socket.vouch());
     let client = UnixStream::connect(&path).unwrap();
     let mut other = with_mode(0o640);
     other.peer_user = Some("7".to_owned());

@@ -110,7 +110,10 @@ impl World {
 
 fn answer(link: &mut Link<SupervisorRequest, SupervisorEvent>) -> (SupervisorEvent, Vec<OwnedFd>) {
     match link.recv().unwrap() {
-        Received::Message(event, fds) => (event, fds),
+        Received::Message(event, fds) => {
+            let fds = fds.into_iter().map(sys::foreign::ForeignFd::vouch);
+            (event, fds.collect())
+        }
         other => panic!("{other:?}"),
     }
 }

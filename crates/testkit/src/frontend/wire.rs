@@ -96,7 +96,7 @@ pub(crate) fn packed(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     [&header.concat(), body].concat()
 }
 
-pub(super) fn send(
+pub(crate) fn send(
     socket: &UnixStream,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
@@ -127,7 +127,7 @@ pub(super) fn send(
     Ok(())
 }
 
-pub(super) fn receive(socket: &UnixStream) -> Result<Message, FrontError> {
+pub(crate) fn receive(socket: &UnixStream) -> Result<Message, FrontError> {
     let mut header = [0; 12];
     let (n, fds) = receive_head(socket, &mut header)?;
     read_rest(socket, &mut header[n..])?;

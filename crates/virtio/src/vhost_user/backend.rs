@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memory::GuestMemory;
 use memory::iotlb::Iotlb;
+use sys::foreign::ForeignFd;
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
@@ -95,9 +96,9 @@ pub struct QueueSetup {
     /// Whether another process may have served the queue before.
     pub resume: Resume,
     /// Readable when the guest made descriptors available. Non-blocking.
-    pub kick: OwnedFd,
+    pub kick: ForeignFd,
     /// To be written (8 bytes) to notify the guest; without it the guest polls. Non-blocking.
-    pub call: Option<OwnedFd>,
+    pub call: Option<ForeignFd>,
     /// Whether frames may pass; a disabled queue is drained without effect.
     pub enabled: bool,
     /// This queue's part of the inflight area, when the front end set one.
@@ -129,7 +130,7 @@ pub trait Backend {
     fn enable_queue(&mut self, index: u16, on: bool);
 
     /// Gives a running queue another descriptor to notify its guest, or none.
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>);
+    fn set_call(&mut self, index: u16, call: Option<ForeignFd>);
 
     /// Waits until nothing of guest memory is accessed any more that was looked up before this
     /// call, in a table of translations or another. What was removed from such a table, with a
@@ -156,7 +157,7 @@ pub trait Backend {
     fn keep_iotlb(&mut self, _fd: BorrowedFd<'_>) {}
 
     /// Returns the file of translations that a former process has stored.
-    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+    fn kept_iotlb(&mut self) -> Option<ForeignFd> {
         None
     }
 

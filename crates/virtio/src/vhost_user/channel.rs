@@ -1,12 +1,13 @@
 //! Requests from the back end to the front end, over the socket of `SET_BACKEND_REQ_FD`, and the
 //! answers to them.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_domain;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags};
 use sys::descriptors;
+use sys::foreign::ForeignFd;
 use wire::virtio::vhost_user::{
     FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, IotlbMessage, VERSION, VERSION_MASK,
     backend_code,
@@ -23,7 +24,7 @@ const VALUE_LEN: usize = 8;
 /// an IOMMU reads from it. Nothing here waits for the front end.
 #[derive(Debug)]
 pub struct BackendChannel {
-    socket: OwnedFd,
+    socket: ForeignFd,
     broken: bool,
     /// The answer that is being received, and the number of its bytes that are there.
     incoming: ([u8; HEADER_LEN + VALUE_LEN], usize),
@@ -44,9 +45,14 @@ impl BackendChannel {
     ///
     /// # Errors
     /// The descriptor is not a Unix socket. Writes to any other file could block.
-    pub fn new(socket: OwnedFd) -> Result<Self, String> {
+    pub fn new(socket: ForeignFd) -> Result<Self, String> {
         if socket_domain(&socket) != Ok(AddressFamily::UNIX) {
             return Err("the descriptor is no Unix socket".into());
+        }
+        // What lies in it would be closed with it. The front end can fill it later, so this spares
+        // work and is no protection.
+        if descriptors::peek_bytes(&socket, &mut [0]) != Ok(None) {
+            return Err("the socket is not connected, or holds something already".into());
         }
         Ok(BackendChannel {
             socket,
@@ -93,8 +99,9 @@ impl BackendChannel {
     pub(super) fn answer(&mut self) -> Result<Option<u64>, String> {
         let (bytes, got) = &mut self.incoming;
         while *got < bytes.len() {
-            let flags = RecvFlags::DONTWAIT;
-            match descriptors::receive_bytes(&self.socket, &mut bytes[*got..], flags) {
+            let (flags, mut fds) = (RecvFlags::DONTWAIT, Vec::new());
+            let into = (&mut fds, self.socket.author());
+            match descriptors::receive(&self.socket, &mut bytes[*got..], into, flags) {
                 Ok(None) => return Ok(None),
                 Ok(Some(received)) if received.bytes == 0 => {
                     return Err("the front end closed the back-end channel".into());
@@ -124,8 +131,7 @@ impl BackendChannel {
 
     /// Closes the channel for the front end, even if other processes have it open.
     pub(super) fn end(self) {
-        // The front end may have closed it.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.socket.hang_up();
     }
 }
 
@@ -146,7 +152,9 @@ pub(super) fn set_backend_req_fd(
     let keep = fd.try_clone().map_err(|e| e.to_string())?;
     let channel = BackendChannel::new(fd)?;
     let number = session.keep(&keep, backend);
-    session.channel = Some((channel, number));
+    if let Some((earlier, _)) = session.channel.replace((channel, number)) {
+        earlier.end();
+    }
     session.channel_changed(backend);
     Ok(Answer::Done)
 }

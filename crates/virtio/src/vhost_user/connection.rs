@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use sys::descriptors;
+use sys::foreign::ForeignFd;
 use wire::virtio::vhost_user::{FLAG_NEED_REPLY, HEADER_LEN, Header};
 
 use super::answer_pipe::AnswerPipe;
@@ -22,7 +23,7 @@ pub(super) const NONE: RecvFlags = RecvFlags::empty();
 /// from the socket.
 #[derive(Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    socket: ForeignFd,
     incoming: Incoming,
     outgoing: Outgoing,
     /// Pipe for replies without a descriptor, when a successor of this process may have to send
@@ -38,7 +39,7 @@ struct Incoming {
     header: Option<Header>,
     payload: Vec<u8>,
     payload_len: usize,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignFd>,
 }
 
 /// The reply that is being sent.
@@ -54,7 +55,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the socket's flags cannot be set.
-    pub fn new(socket: impl Into<OwnedFd>) -> std::io::Result<Self> {
+    pub fn new(socket: impl Into<ForeignFd>) -> std::io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Connection {
@@ -70,14 +71,21 @@ impl Connection {
     ///
     /// # Errors
     /// When the socket's flags cannot be set.
-    pub fn with_pipe(socket: impl Into<OwnedFd>, pipe: AnswerPipe) -> std::io::Result<Self> {
+    pub fn with_pipe(socket: impl Into<ForeignFd>, pipe: AnswerPipe) -> std::io::Result<Self> {
         let mut connection = Self::new(socket)?;
         connection.pipe = Some(pipe);
         Ok(connection)
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub(super) fn socket(&self) -> &ForeignFd {
         &self.socket
+    }
+
+    /// Ends the connection for the front end, even if other processes have the socket open. A
+    /// connection that is only dropped stays open in those processes, with all messages that were
+    /// not taken.
+    pub fn end(self) {
+        self.socket.hang_up();
     }
 
     /// Returns whether part of a message has been taken from the socket.
@@ -116,7 +124,7 @@ impl Connection {
     ///
     /// # Errors
     /// The end of the connection. All descriptors that came with an unfinished message are closed.
-    pub fn recv(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+    pub fn recv(&mut self) -> Result<Option<(Message, Vec<ForeignFd>)>, Fault> {
         if !self.flush()? {
             return Ok(None);
         }
@@ -164,7 +172,7 @@ impl AsFd for Connection {
 }
 
 impl Incoming {
-    fn advance(&mut self, socket: &OwnedFd) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+    fn advance(&mut self, socket: &ForeignFd) -> Result<Option<(Message, Vec<ForeignFd>)>, Fault> {
         let Some(header) = self.read_header(socket)? else {
             return Ok(None);
         };
@@ -180,7 +188,7 @@ impl Incoming {
         Ok(Some((message, done.fds)))
     }
 
-    fn read_header(&mut self, socket: &OwnedFd) -> Result<Option<Header>, Fault> {
+    fn read_header(&mut self, socket: &ForeignFd) -> Result<Option<Header>, Fault> {
         if let Some(header) = self.header {
             return Ok(Some(header));
         }
@@ -199,7 +207,7 @@ impl Incoming {
         Ok(Some(header))
     }
 
-    fn read_payload(&mut self, socket: &OwnedFd) -> Result<bool, Fault> {
+    fn read_payload(&mut self, socket: &ForeignFd) -> Result<bool, Fault> {
         while self.payload_len < self.payload.len() {
             let room = &mut self.payload[self.payload_len..];
             match receive(socket, room, &mut self.fds, NONE)? {
@@ -235,12 +243,13 @@ impl Outgoing {
 /// nothing available now; `Some(0)`: the end. Received descriptors are close-on-exec, and closed
 /// when they are too many (CVE-2022-0669).
 pub(super) fn receive(
-    socket: &OwnedFd,
+    socket: &ForeignFd,
     buf: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
+    fds: &mut Vec<ForeignFd>,
     more: RecvFlags,
 ) -> Result<Option<usize>, Fault> {
-    let received = descriptors::receive(socket, buf, fds, RecvFlags::DONTWAIT | more);
+    let (into, flags) = ((&mut *fds, socket.author()), RecvFlags::DONTWAIT | more);
+    let received = descriptors::receive(socket, buf, into, flags);
     let Some(received) = received.map_err(|errno| Fault::Socket("receive", errno))? else {
         return Ok(None);
     };

@@ -178,13 +178,13 @@ impl Session {
     /// cannot be read: all is asked for again. So are the questions of that process.
     pub(super) fn restore_iotlb(&mut self, backend: &mut dyn Backend) -> Result<(), Refusal> {
         let kept = backend.kept_iotlb();
-        let resumed = kept.as_ref().map(IotlbWriter::resume);
+        let resumed = kept.as_deref().map(IotlbWriter::resume);
         let now = Instant::now();
         self.iotlb = resumed.and_then(Result::ok).map(|writer| {
             let questions = Questions::after_restart(writer.table().owed(), now);
             Translation::new(writer, questions)
         });
-        if let Some(Ok(Answered::Waits(_))) = kept.as_ref().map(Answered::read) {
+        if let Some(Ok(Answered::Waits(_))) = kept.as_deref().map(Answered::read) {
             // If it was still in the socket, it has been taken before the session is restored.
             self.set_answered(Answered::Taken);
         }

@@ -78,7 +78,7 @@ pub use detach::{LeftFrames, QueueSnapshot};
 pub use fault::Fault;
 pub use iotlb::{ChannelWake, IotlbInfo, Wakes};
 pub use message::{MAX_FDS, MAX_PAYLOAD, Message, Reply};
-pub use peek::{Peeked, hang_up};
+pub use peek::Peeked;
 pub use queues::{MAX_QUEUE_SIZE, QueueInfo, QueueSummary};
 pub use record::RECORD_VERSION;
 pub use restore::StoredFiles;

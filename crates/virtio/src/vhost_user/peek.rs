@@ -8,18 +8,15 @@
 //! has none. So peeked descriptors count only as far as the message can have descriptors, and are
 //! compared with the received ones when the message is consumed.
 
-use std::os::fd::OwnedFd;
-
-use rustix::net::{RecvFlags, Shutdown, shutdown};
+use rustix::net::RecvFlags;
+use std::os::fd::AsFd;
+use sys::foreign::ForeignFd;
 use wire::virtio::vhost_user::{FLAG_NEED_REPLY, HEADER_LEN, Header, code};
 
 use super::connection::{Connection, NONE, receive};
 use super::fault::Fault;
 use super::message::{Message, request_header};
 use super::table;
-
-/// Most reads at the end of a connection, each of a message or 4 KiB: more than a socket holds.
-const READS_AT_THE_END: u32 = 4096;
 
 /// State of the socket's receive queue.
 #[derive(Debug)]
@@ -30,7 +27,7 @@ pub enum Peeked {
     /// and takes it from the socket piece by piece.
     Pieces,
     /// A whole message with its descriptors; [`Connection::consume`] takes it from the socket.
-    Whole(Message, Vec<OwnedFd>),
+    Whole(Message, Vec<ForeignFd>),
 }
 
 impl Connection {
@@ -104,13 +101,6 @@ impl Connection {
         Ok(fds.len())
     }
 
-    /// Ends the connection for the front end, even if other processes have the socket open. A
-    /// connection that is only dropped stays open in those processes, with all messages that were
-    /// not taken.
-    pub fn end(self) {
-        hang_up(self.socket());
-    }
-
     /// After a restart: takes the message `answered` from the socket, if it is the next one and its
     /// reply waits in the pipe. It has been served then.
     ///
@@ -133,33 +123,14 @@ impl Connection {
     }
 }
 
-/// Ends the connection of a socket for the front end, even if other processes have it open.
-///
-/// A socket that is closed with unread bytes resets the connection, and the front end gets that
-/// error before the replies that it has not read. So no more bytes are accepted, and the present
-/// ones are read.
-pub fn hang_up(socket: &OwnedFd) {
-    // The socket may be closed already.
-    let _ = shutdown(socket, Shutdown::Both);
-    let (mut bytes, mut fds) = ([0; 4096], Vec::new());
-    for _ in 0..READS_AT_THE_END {
-        let got = receive(socket, &mut bytes, &mut fds, NONE);
-        if matches!(got, Ok(None | Some(0)) | Err(Fault::Socket(..))) {
-            return;
-        }
-        fds.clear();
-    }
-}
-
 /// Returns the number of bytes of a message on the wire.
 fn bytes_of(message: &Message) -> usize {
     HEADER_LEN + message.payload.len()
 }
 
 /// Reads bytes without their descriptors and leaves them in the socket.
-fn peek_bytes(socket: &OwnedFd, bytes: &mut [u8]) -> Result<Option<usize>, Fault> {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let received = sys::descriptors::receive_bytes(socket, bytes, flags);
+fn peek_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<usize>, Fault> {
+    let received = sys::descriptors::peek_bytes(socket, bytes);
     let received = received.map_err(|errno| Fault::Socket("receive", errno))?;
     Ok(received.map(|received| received.bytes))
 }

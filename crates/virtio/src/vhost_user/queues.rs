@@ -2,11 +2,11 @@
 
 pub(super) mod messages;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::GuestMemory;
 use memory::iotlb::{Access, Iotlb, Miss, Need};
+use sys::foreign::ForeignFd;
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
@@ -252,7 +252,7 @@ fn position(base: Option<u32>, packed: bool) -> Result<u32, String> {
     }
 }
 
-fn duplicate(kept: &Kept) -> Result<OwnedFd, String> {
+fn duplicate(kept: &Kept) -> Result<ForeignFd, String> {
     kept.fd
         .try_clone()
         .map_err(|e| format!("cannot keep its event descriptor: {e}"))

@@ -8,6 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
+use sys::foreign::ForeignFd;
 
 use super::backend::Backend;
 use super::config::NET_CONFIG_LEN;
@@ -22,7 +23,7 @@ pub const RECORD_VERSION: u16 = 10;
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) number: u64,
-    pub(super) fd: OwnedFd,
+    pub(super) fd: ForeignFd,
 }
 
 /// State set by messages. The types of the wire are used where they have the same meaning.

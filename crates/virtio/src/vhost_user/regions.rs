@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mapping::Amount;
 use memory::{DirtyLog, GuestMemory, LOG_PAGE, MAX_REGIONS, Planned, Region};
+use sys::foreign::ForeignFd;
 
 use super::backend::Backend;
 use super::fault::{Fault, Refusal};
@@ -172,7 +173,7 @@ impl Session {
     /// checked, and the quota, before the first is mapped.
     pub(super) fn map_regions(
         &self,
-        desired: &[(OwnedFd, RegionDesc, u64)],
+        desired: &[(ForeignFd, RegionDesc, u64)],
         before: Amount,
     ) -> Result<Vec<Mapped>, Refusal> {
         let plan = desired.iter().map(|(fd, desc, _)| {
@@ -200,7 +201,7 @@ impl Session {
     /// Maps regions of a message, whose files are stored.
     fn map_new(
         &mut self,
-        desired: Vec<(OwnedFd, RegionDesc)>,
+        desired: Vec<(ForeignFd, RegionDesc)>,
         before: Amount,
         backend: &mut dyn Backend,
     ) -> Result<Vec<Mapped>, Refusal> {

@@ -4,10 +4,10 @@
 //! have died of corrupted state. An error ends this one session; its front end may connect again.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 
 use mapping::Amount;
 use memory::MAX_REGIONS;
+use sys::foreign::ForeignFd;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
 use super::backend::{Backend, Offer};
@@ -21,14 +21,14 @@ use super::session::Session;
 
 /// Stored descriptors by their numbers; each belongs to one place.
 #[derive(Debug)]
-pub struct StoredFiles(pub BTreeMap<u64, OwnedFd>);
+pub struct StoredFiles(pub BTreeMap<u64, ForeignFd>);
 
 impl StoredFiles {
     /// Takes the descriptor with this number.
     ///
     /// # Errors
     /// It was not stored, or is in another place.
-    pub fn take(&mut self, number: u64) -> Result<OwnedFd, String> {
+    pub fn take(&mut self, number: u64) -> Result<ForeignFd, String> {
         let found = self.0.remove(&number);
         found.ok_or_else(|| format!("descriptor {number} was not kept"))
     }
@@ -55,7 +55,7 @@ impl Session {
     pub fn restore(
         offer: Offer,
         record: &[u8],
-        files: BTreeMap<u64, OwnedFd>,
+        files: BTreeMap<u64, ForeignFd>,
         backend: &mut dyn Backend,
     ) -> Result<Self, String> {
         let record = Record::from_bytes(record)?;

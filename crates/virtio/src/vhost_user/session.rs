@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mapping::Quota;
 use memory::{DirtyLog, GuestMemory};
+use sys::foreign::ForeignFd;
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
@@ -111,7 +112,7 @@ pub struct Info {
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) payload: Vec<u8>,
-    pub(super) fds: Vec<OwnedFd>,
+    pub(super) fds: Vec<ForeignFd>,
 }
 
 impl Request {
@@ -178,9 +179,10 @@ impl Session {
     pub fn handle(
         &mut self,
         message: Message,
-        fds: Vec<OwnedFd>,
+        fds: Vec<impl Into<ForeignFd>>,
         backend: &mut dyn Backend,
     ) -> Result<Option<Reply>, Fault> {
+        let fds: Vec<ForeignFd> = fds.into_iter().map(Into::into).collect();
         let (code, need_reply) = (message.code, message.need_reply);
         let Some(row) = table::find(code) else {
             let name = format!("message {code}");
@@ -222,6 +224,9 @@ impl Session {
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.stop_all(backend);
         self.forget_translations();
+        if let Some((channel, _)) = self.channel.take() {
+            channel.end();
+        }
         let refusals = std::mem::take(&mut self.refusals);
         let had_memory = self.memory.is_some();
         *self = Session::new(self.offer.clone());

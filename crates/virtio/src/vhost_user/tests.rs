@@ -41,7 +41,7 @@ pub(super) struct Recorder {
     /// Error of `start_queue`.
     pub(super) no_start: Option<String>,
     /// The file of translations.
-    pub(super) iotlb: Option<OwnedFd>,
+    pub(super) iotlb: Option<sys::foreign::ForeignFd>,
 }
 
 impl Recorder {
@@ -83,7 +83,7 @@ impl Backend for Recorder {
         self.events.push(format!("enable {index} {on}"));
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<sys::foreign::ForeignFd>) {
         self.events.push(format!("call {index} {}", call.is_some()));
         self.running.get_mut(&index).expect("running").call = call;
     }
@@ -111,10 +111,10 @@ impl Backend for Recorder {
 
     fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
         self.events.push("keep iotlb".into());
-        self.iotlb = Some(fd.try_clone_to_owned().expect("a descriptor"));
+        self.iotlb = Some(fd.try_clone_to_owned().expect("a descriptor").into());
     }
 
-    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+    fn kept_iotlb(&mut self) -> Option<sys::foreign::ForeignFd> {
         let kept = self.iotlb.as_ref()?;
         Some(kept.try_clone().expect("a descriptor"))
     }

@@ -2,12 +2,13 @@
 //! failure is known before anything else is changed. The supervisor holds them.
 
 use std::io;
-use std::os::fd::OwnedFd;
+
 use std::sync::Arc;
 
 use api::v1::{DesiredState, PortSpec, Problem, ProblemKind};
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::sockets::SocketType;
+use sys::foreign::ForeignFd;
 
 use super::{Target, save_problem};
 use crate::engine::links::supervisor::Listening;
@@ -60,7 +61,7 @@ pub(super) async fn listen(
     engine: &Shared<'_>,
     spec: &PortSpec,
     path: &str,
-) -> Result<OwnedFd, Problem> {
+) -> Result<ForeignFd, Problem> {
     let owned = (path, desired::owner_of(spec), desired::socket_type_of(spec));
     let listening = listen_as(engine, owned).await?;
     let (_, socket) = listening.map_err(|no| refused("port", &spec.name, &no))?;

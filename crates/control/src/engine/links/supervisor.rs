@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use channel::driving::{Calls, DriverSpec, DriverState, UserNetwork};
@@ -17,6 +17,7 @@ use channel::supervision::{
 };
 use channel::user_reports::{UserFigures, UserPage, UserQuestion};
 use port::PortId;
+use sys::foreign::ForeignFd;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -26,10 +27,10 @@ use super::{Line, closed, reply_of};
 pub(in crate::engine) type Dials = Vec<(PortId, String)>;
 
 /// The user that alone may connect, if there is one, and the socket.
-pub(in crate::engine) type Listening = Result<(Option<u32>, OwnedFd), NoSocket>;
+pub(in crate::engine) type Listening = Result<(Option<u32>, ForeignFd), NoSocket>;
 
 /// A message with its descriptors.
-type Message = (SupervisorEvent, Vec<OwnedFd>);
+type Message = (SupervisorEvent, Vec<ForeignFd>);
 
 /// A request without a reply. Replies have no numbers: each is for the oldest request that it
 /// fits.
@@ -166,7 +167,7 @@ impl SupervisorLink {
     pub(in crate::engine) fn listen(
         &mut self,
         path: &str,
-    ) -> impl Future<Output = io::Result<OwnedFd>> + use<> {
+    ) -> impl Future<Output = io::Result<ForeignFd>> + use<> {
         let path = path.to_owned();
         let request = SupervisorRequest::Listen { path: path.clone() };
         let reply = self.request(request, move |(event, mut fds)| match event {

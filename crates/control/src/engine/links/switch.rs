@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use channel::figures::WorkerFigures;
 use channel::flows::FoundFlow;
 use channel::link::{Link, Received};
 use channel::switching::{PortState, Request, SwitchCommand, SwitchEvent, SwitchFigures};
+use sys::foreign::ForeignFd;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -25,7 +26,7 @@ pub(in crate::engine) struct Figures {
 }
 
 /// Events that belong to a reply, with their descriptors.
-pub(in crate::engine) type Parts = Vec<(SwitchEvent, Vec<OwnedFd>)>;
+pub(in crate::engine) type Parts = Vec<(SwitchEvent, Vec<ForeignFd>)>;
 
 /// A command that the switch has not completed.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl SwitchLink {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn new(fd: OwnedFd, timeout: Duration) -> io::Result<Self> {
+    pub(super) fn new(fd: impl Into<ForeignFd>, timeout: Duration) -> io::Result<Self> {
         Ok(Self {
             line: Line::new(Link::new(fd))?,
             timeout,
@@ -94,7 +95,7 @@ impl SwitchLink {
         self.send_with(order, Vec::new())
     }
 
-    fn send_with(&mut self, order: SwitchCommand, fds: Vec<OwnedFd>) -> io::Result<u64> {
+    fn send_with(&mut self, order: SwitchCommand, fds: Vec<ForeignFd>) -> io::Result<u64> {
         self.next += 1;
         let number = self.next;
         self.line.send(Request { number, order }, fds)?;
@@ -108,7 +109,7 @@ impl SwitchLink {
     pub(in crate::engine) fn request(
         &mut self,
         order: SwitchCommand,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ForeignFd>,
     ) -> impl Future<Output = io::Result<Parts>> + use<> {
         let is_query = matches!(
             order,
@@ -190,7 +191,7 @@ impl SwitchLink {
         }
     }
 
-    fn sort(&mut self, event: SwitchEvent, fds: Vec<OwnedFd>) {
+    fn sort(&mut self, event: SwitchEvent, fds: Vec<ForeignFd>) {
         match event {
             SwitchEvent::Done { number, error } if self.is_pending(number) => {
                 self.complete(number, error);

@@ -463,7 +463,10 @@ fn run_switch(mut link: Link<SwitchEvent, Request>, switch: &Mutex<Switch>) {
             Some((_, reason)) => Some(reason.to_owned()),
             None => {
                 switch.now_done = number;
-                switch.follow(&link, order, &fds);
+                {
+                    let fds = fds.into_iter().map(sys::foreign::ForeignFd::vouch);
+                    switch.follow(&link, order, &fds.collect::<Vec<_>>());
+                }
                 None
             }
         };

@@ -1,6 +1,5 @@
 //! A running queue: frames that a guest sends are leased, frames to it fill its buffers.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use memory::copy::{
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
 use port::{DropReason, MAX_FRAME, Offload};
+use sys::foreign::ForeignFd;
 use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
 use wire::virtio::features::Features;
 use wire::virtio::net;
@@ -65,7 +65,7 @@ pub struct GuestQueue {
     /// Bytes of the header in front of every frame: 12, 10, or none.
     pub(super) header: u32,
     /// Eventfd that is readable when the guest has made buffers available.
-    pub(super) kick: OwnedFd,
+    pub(super) kick: ForeignFd,
     pub(super) notifier: Notifier,
     pub(super) enabled: bool,
     pub(super) segments: Vec<Segment>,
@@ -89,7 +89,7 @@ impl GuestQueue {
     pub fn new(
         queue: Queue,
         features: Features,
-        kick: OwnedFd,
+        kick: impl Into<ForeignFd>,
         call: Option<CallFd>,
         enabled: bool,
     ) -> Self {
@@ -98,7 +98,7 @@ impl GuestQueue {
         Self {
             queue,
             header,
-            kick,
+            kick: kick.into(),
             notifier: Notifier::new(call),
             enabled,
             segments: Vec::with_capacity(SEGMENTS),

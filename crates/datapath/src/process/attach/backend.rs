@@ -7,6 +7,7 @@ use std::time::Duration;
 use channel::keeping::{IOTLB, JOURNAL};
 use memory::GuestMemory;
 use port::PortId;
+use sys::foreign::ForeignFd;
 use virtio::queue::{Journal, JournalRegion, Queue, QueueMemory};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
 use wire::virtio::features::Features;
@@ -25,7 +26,7 @@ pub(super) struct Positions {
     /// The number of starts of each queue, by index.
     pub(super) starts: Vec<u32>,
     /// The file of translations that a former process has left, until the session takes it.
-    pub(super) iotlb: Option<OwnedFd>,
+    pub(super) iotlb: Option<ForeignFd>,
 }
 
 impl Positions {
@@ -69,7 +70,7 @@ impl WorkerBackend<'_> {
         self.workers.on_port(self.port(), job);
     }
 
-    fn call(&self, event: OwnedFd) -> CallFd {
+    fn call(&self, event: ForeignFd) -> CallFd {
         CallFd::new(event, self.doorbells.clone())
     }
 
@@ -158,7 +159,7 @@ impl Backend for WorkerBackend<'_> {
         self.on_port(move |guest| guest.enable(index, on));
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<ForeignFd>) {
         let call = call.map(|call| self.call(call));
         self.on_port(move |guest| guest.set_call(index, call));
     }
@@ -214,7 +215,7 @@ impl Backend for WorkerBackend<'_> {
         self.context.store.store_descriptor(IOTLB, fd);
     }
 
-    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+    fn kept_iotlb(&mut self) -> Option<ForeignFd> {
         self.positions.iotlb.take()
     }
 

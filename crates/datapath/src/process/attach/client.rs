@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use std::time::Instant;
 
 use channel::keeping::ConnectionRecord;
 use channel::switching::{Iommu, PortConfig};
 use memory::iotlb::Answered;
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::{AnswerPipe, Backend, Fault, Info, Message, Peeked, QueueSnapshot, Reply};
 use virtio::vhost_user::{Connection, QueueSummary, Session, Wakes};
 use wire::virtio::features::Features;
@@ -45,7 +46,7 @@ macro_rules! either {
 impl Client {
     /// Starts a session on a new connection. What the switch says first is in the pipe.
     pub(super) fn new(
-        socket: OwnedFd,
+        socket: ForeignFd,
         pipe: AnswerPipe,
         config: &PortConfig,
         snapshots: &QueueSnapshots,
@@ -71,7 +72,7 @@ impl Client {
 
     /// Takes over the connection of a former process, which answered `answered` last.
     pub(super) fn connect_again(
-        socket: OwnedFd,
+        socket: ForeignFd,
         pipe: AnswerPipe,
         answered: Option<&Message>,
         config: &PortConfig,
@@ -97,7 +98,7 @@ impl Client {
         link: Link,
         config: &PortConfig,
         record: &ConnectionRecord,
-        files: BTreeMap<u64, OwnedFd>,
+        files: BTreeMap<u64, ForeignFd>,
         backend: &mut dyn Backend,
     ) -> Result<Self, String> {
         match (link, memif_offer(config)) {
@@ -141,7 +142,7 @@ impl Client {
     }
 
     /// Assembles a message that comes in pieces.
-    pub(super) fn receive_pieces(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+    pub(super) fn receive_pieces(&mut self) -> Result<Option<(Message, Vec<ForeignFd>)>, Fault> {
         match self {
             Self::VhostUser { connection, .. } => connection.recv(),
             // Its messages are whole.
@@ -161,7 +162,7 @@ impl Client {
     pub(super) fn handle(
         &mut self,
         message: Message,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ForeignFd>,
         backend: &mut dyn Backend,
     ) -> Result<Option<Reply>, Fault> {
         either!(self, session => session.handle(message, fds, backend))
@@ -395,7 +396,7 @@ pub(super) enum Link {
 }
 
 /// Rejects a connection that was just accepted; a memif client gets the reason.
-pub(super) fn reject(socket: &OwnedFd, config: &PortConfig, reason: &str) {
+pub(super) fn reject(socket: ForeignFd, config: &PortConfig, reason: &str) {
     if memif_offer(config).is_some() {
         memif::reject(socket, reason);
     }

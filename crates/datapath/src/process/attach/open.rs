@@ -192,7 +192,7 @@ impl Open {
     fn handle(
         &mut self,
         message: Message,
-        fds: Vec<std::os::fd::OwnedFd>,
+        fds: Vec<sys::foreign::ForeignFd>,
         (context, workers): (&mut Context, &Workers),
         peeked: bool,
     ) -> Result<(), Fault> {

@@ -1,15 +1,16 @@
 //! Restoring a connection of the previous switch process.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use channel::keeping::{ConnectionRecord, IOTLB, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
 use memory::iotlb::Answered;
+use sys::foreign::ForeignFd;
 use virtio::queue::JournalRegion;
-use virtio::vhost_user::{AnswerPipe, Message, hang_up};
+use virtio::vhost_user::{AnswerPipe, Message};
 use wire::virtio::vhost_user::code;
 
 use super::Attachment;
@@ -27,7 +28,7 @@ pub struct SavedConnection {
     /// Its record.
     pub record: ConnectionRecord,
     /// Its descriptors by their numbers.
-    pub files: BTreeMap<u64, OwnedFd>,
+    pub files: BTreeMap<u64, ForeignFd>,
     /// The connection is quarantined: it is to be ended.
     pub quarantined: bool,
 }
@@ -41,13 +42,13 @@ impl SavedConnection {
     }
 
     /// Ends the connection; its front end notices at once.
-    pub fn end(self) {
-        if let Some(socket) = self.files.get(&SOCKET) {
-            hang_up(socket);
+    pub fn end(mut self) {
+        if let Some(socket) = self.files.remove(&SOCKET) {
+            socket.hang_up();
         }
     }
 
-    fn take(&mut self, number: u64) -> Result<OwnedFd, String> {
+    fn take(&mut self, number: u64) -> Result<ForeignFd, String> {
         let found = self.files.remove(&number);
         found.ok_or_else(|| "a descriptor of the connection was not saved".into())
     }
@@ -72,14 +73,14 @@ impl SavedConnection {
 
     pub(super) fn take_connection(&mut self, port: &PortConfig) -> Result<Link, String> {
         let socket = self.take(SOCKET)?;
-        let (from, to) = (self.take(PIPE_FROM)?, self.take(PIPE_TO)?);
+        let (from, to) = (self.take(PIPE_FROM)?.vouch(), self.take(PIPE_TO)?.vouch());
         let pipe = AnswerPipe::again(from, to).map_err(|e| e.to_string())?;
         Client::connect_again(socket, pipe, self.answered().as_ref(), port)
     }
 
     /// Returns the message that was answered last, unless it is known to have left the socket.
     fn answered(&self) -> Option<Message> {
-        let (code, payload) = match self.files.get(&IOTLB).map(Answered::read) {
+        let (code, payload) = match self.files.get(&IOTLB).map(|file| Answered::read(file)) {
             Some(Ok(Answered::Waits(content))) => (code::IOTLB_MSG, content.to_vec()),
             Some(Ok(Answered::Taken)) => return None,
             _ => self.record.answered.clone()?,
@@ -120,7 +121,7 @@ impl Attachment {
                     "connection not continued: {reason}"
                 );
                 self.reason = Some(reason);
-                socket.iter().for_each(hang_up);
+                socket.into_iter().for_each(ForeignFd::hang_up);
                 self.context.store.drop_session();
                 self.dial_later();
                 if quarantined {
@@ -137,7 +138,9 @@ impl Attachment {
     ) -> Result<Open, String> {
         if saved.quarantined {
             return Err(
-                "quarantined: the switch crashed repeatedly while serving this port".into(),
+                "quarantined: the switch crashed repeatedly while serving this port, or could \
+                 not close what its front end sent"
+                    .into(),
             );
         }
         if saved.record.torn {

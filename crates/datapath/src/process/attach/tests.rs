@@ -16,6 +16,7 @@ use memory::iotlb::{Access, Answered, Miss, Need};
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags};
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::{Connection, Offer, Peeked, Session};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::{
@@ -54,7 +55,7 @@ fn offer() -> Offer {
 /// Files and record of a connection that the supervisor holds.
 #[derive(Default)]
 struct Stored {
-    files: BTreeMap<u64, OwnedFd>,
+    files: BTreeMap<u64, ForeignFd>,
     record: Vec<u8>,
 }
 
@@ -277,7 +278,7 @@ impl Rig {
 }
 
 /// A back end that has nothing but the file of translations.
-struct Kept(Option<OwnedFd>);
+struct Kept(Option<ForeignFd>);
 
 impl virtio::vhost_user::Backend for Kept {
     fn set_memory(&mut self, _: Option<std::sync::Arc<memory::GuestMemory>>) {}
@@ -292,9 +293,9 @@ impl virtio::vhost_user::Backend for Kept {
 
     fn enable_queue(&mut self, _: u16, _: bool) {}
 
-    fn set_call(&mut self, _: u16, _: Option<OwnedFd>) {}
+    fn set_call(&mut self, _: u16, _: Option<ForeignFd>) {}
 
-    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+    fn kept_iotlb(&mut self) -> Option<ForeignFd> {
         self.0.take()
     }
 }
@@ -467,7 +468,7 @@ fn a_table_that_cannot_be_read_is_replaced() {
     );
     assert_eq!(rig.entries(), 1);
     rig.deposits();
-    let mut file = std::fs::File::from(rig.stored.files[&IOTLB].try_clone().unwrap());
+    let mut file = std::fs::File::from(rig.stored.files[&IOTLB].try_clone().unwrap().vouch());
     file.write_all(&[0xff; 8]).unwrap();
     let rig = rig.succeed();
     assert_eq!(rig.entries(), 0);

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use channel::driving::{FLOWS_KEPT, records_len};
 use rustix::process::{Resource, getrlimit};
 use sys::descriptors::MAX_FDS;
+use sys::foreign::ForeignFd;
 
 /// Part of the limit of descriptors that the flows of a port may take: an upgrade needs each twice.
 const SHARE: u64 = 8;
@@ -20,7 +21,7 @@ const SHARE: u64 = 8;
 pub(in crate::drivers) struct KeptFlows {
     records: OwnedFd,
     slots: u32,
-    sockets: BTreeMap<u32, OwnedFd>,
+    sockets: BTreeMap<u32, ForeignFd>,
     /// The next number for a new process.
     next: u32,
 }
@@ -44,7 +45,7 @@ impl KeptFlows {
     pub(in crate::drivers) fn of(
         records: OwnedFd,
         slots: u32,
-        sockets: BTreeMap<u32, OwnedFd>,
+        sockets: BTreeMap<u32, ForeignFd>,
     ) -> Self {
         Self {
             records,
@@ -80,7 +81,7 @@ impl KeptFlows {
     }
 
     /// Keeps sockets; `false` for a message that no driver sends.
-    pub(super) fn keep(&mut self, slots: &[u32], sockets: Vec<OwnedFd>) -> bool {
+    pub(super) fn keep(&mut self, slots: &[u32], sockets: Vec<ForeignFd>) -> bool {
         let is_sound = slots.len() == sockets.len() && slots.iter().all(|slot| *slot < self.slots);
         if is_sound {
             self.sockets.extend(slots.iter().copied().zip(sockets));
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn a_new_process_gets_all_in_parts() {
         let mut flows = KeptFlows::new().unwrap();
-        let event = || sys::event::create().unwrap();
+        let event = || ForeignFd::from(sys::event::create().unwrap());
         let slots: Vec<u32> = (0..20).map(|n| 3 * n).collect();
         assert!(flows.keep(&slots, slots.iter().map(|_| event()).collect()));
         flows.drop(&[3, 4]);
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn what_no_driver_sends_is_refused() {
         let mut flows = KeptFlows::new().unwrap();
-        let event = || sys::event::create().unwrap();
+        let event = || ForeignFd::from(sys::event::create().unwrap());
         assert!(!flows.keep(&[1, 2], vec![event()]));
         assert!(!flows.keep(&[FLOWS_KEPT], vec![event()]));
         assert_eq!(flows.sockets().count(), 0);

@@ -61,7 +61,7 @@ impl Driver {
         fds: &mut IncomingFds,
     ) -> Result<(), String> {
         let sockets = from.sockets.into_iter();
-        let sockets = sockets.map(|(slot, fd)| Ok((slot, fds.take(fd)?)));
+        let sockets = sockets.map(|(slot, fd)| Ok((slot, fds.take(fd)?.into())));
         let sockets = sockets.collect::<Result<_, String>>()?;
         let listening = from.listening.into_iter();
         let listening = listening.map(|(at, fd)| Ok((at, fds.take(fd)?)));

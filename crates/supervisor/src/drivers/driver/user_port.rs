@@ -3,13 +3,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use channel::driving::UserNetwork;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::user_reports::{UserFigures, UserTotals};
 use driver::device::Device;
+use sys::foreign::ForeignFd;
 
 use super::Child;
 use super::flows::KeptFlows;
@@ -155,7 +155,7 @@ impl UserPort {
     pub(super) fn handle(
         &mut self,
         request: SupervisorRequest,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ForeignFd>,
         process: &Child,
     ) -> Handled {
         let Some(flows) = &mut self.flows else {

@@ -34,7 +34,7 @@ fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) {
     assert_eq!(sent.expect("sent"), bytes.len());
 }
 
-fn expect_message(connection: &mut Connection) -> (Message, Vec<OwnedFd>) {
+fn expect_message(connection: &mut Connection) -> (Message, Vec<sys::foreign::ForeignFd>) {
     connection.recv().expect("no fault").expect("a message")
 }
 
@@ -232,7 +232,7 @@ fn a_reply_to_nobody_is_a_fault_and_not_a_signal() {
     assert!(matches!(fault, Fault::Socket("send", _)), "{fault}");
 }
 
-fn whole(connection: &mut Connection) -> (Message, Vec<OwnedFd>) {
+fn whole(connection: &mut Connection) -> (Message, Vec<sys::foreign::ForeignFd>) {
     match connection.peek().expect("no fault") {
         Peeked::Whole(message, fds) => (message, fds),
         other => panic!("no whole message: {other:?}"),

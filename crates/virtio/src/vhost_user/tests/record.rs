@@ -13,7 +13,7 @@ use testkit::samples::sample;
 #[derive(Default)]
 struct RecordStore {
     recorder: Recorder,
-    kept: BTreeMap<u64, OwnedFd>,
+    kept: BTreeMap<u64, sys::foreign::ForeignFd>,
 }
 
 impl Backend for RecordStore {
@@ -39,7 +39,7 @@ impl Backend for RecordStore {
         self.recorder.enable_queue(index, on);
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_call(&mut self, index: u16, call: Option<sys::foreign::ForeignFd>) {
         self.recorder.set_call(index, call);
     }
 
@@ -49,14 +49,17 @@ impl Backend for RecordStore {
 
     fn keep(&mut self, number: u64, fd: std::os::fd::BorrowedFd<'_>) {
         let fd = fd.try_clone_to_owned().expect("a descriptor");
-        assert!(self.kept.insert(number, fd).is_none(), "a number twice");
+        assert!(
+            self.kept.insert(number, fd.into()).is_none(),
+            "a number twice"
+        );
     }
 
     fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
         self.recorder.keep_iotlb(fd);
     }
 
-    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+    fn kept_iotlb(&mut self) -> Option<sys::foreign::ForeignFd> {
         self.recorder.kept_iotlb()
     }
 }
@@ -125,7 +128,7 @@ impl Kept {
     }
 }
 
-fn clones(kept: &BTreeMap<u64, OwnedFd>) -> BTreeMap<u64, OwnedFd> {
+fn clones(kept: &BTreeMap<u64, sys::foreign::ForeignFd>) -> BTreeMap<u64, sys::foreign::ForeignFd> {
     let copies = kept.iter();
     let copies = copies.map(|(number, fd)| (*number, fd.try_clone().expect("a descriptor")));
     copies.collect()
@@ -148,7 +151,7 @@ fn restore_translated(mut kept: Kept, with_table: bool) -> Kept {
 fn restore(
     bytes: &[u8],
     numbers: &[u64],
-    mut kept: BTreeMap<u64, OwnedFd>,
+    mut kept: BTreeMap<u64, sys::foreign::ForeignFd>,
 ) -> (Result<Session, String>, RecordStore) {
     kept.retain(|number, _| numbers.contains(number));
     let mut store = RecordStore::default();

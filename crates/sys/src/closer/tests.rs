@@ -1,0 +1,187 @@
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::net::SendFlags;
+use rustix::net::sockopt::set_socket_linger;
+
+use super::*;
+use crate::descriptors::send;
+use crate::foreign::ForeignFd;
+
+/// A time that no test reaches.
+const LONG: Duration = Duration::from_secs(600);
+/// A time that is only reached when something waits that must not.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// Starts the threads of the test process, once.
+fn started() {
+    static STARTED: std::sync::Once = std::sync::Once::new();
+    STARTED.call_once(|| start(None).unwrap());
+}
+
+/// Returns a socket whose close waits for ten minutes, and its peer.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    set_socket_linger(&socket, Some(LONG)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &socket, &[0; 1 << 16]).is_ok() {}
+    (socket, peer)
+}
+
+/// Returns a Unix socket in whose queue the descriptor lies, without another copy, and its peer.
+fn queued(fd: impl Into<OwnedFd>) -> (UnixStream, UnixStream) {
+    let (one, other) = UnixStream::pair().unwrap();
+    send(&one, b"x", &[fd.into().as_fd()], SendFlags::empty()).unwrap();
+    (other, one)
+}
+
+/// Waits until a job of this author is done, that is, all before it.
+fn passes(author: Author) -> Receiver<()> {
+    let (done, passed) = channel();
+    run(author, move || {
+        let _ = done.send(());
+    });
+    passed
+}
+
+/// Has a thread stand until the sender is dropped; as with a file system whose daemon does not
+/// answer.
+fn stand(author: Author) -> Sender<()> {
+    let (end, ended) = channel();
+    let (begin, begun) = channel();
+    run(author, move || {
+        begin.send(()).unwrap();
+        let _: Result<(), _> = ended.recv();
+    });
+    begun.recv_timeout(NEVER).unwrap();
+    end
+}
+
+#[test]
+fn a_close_that_lingers_is_interrupted() {
+    started();
+    let author = Author::new(Some(1));
+    let (direct, _direct_peer) = lingering();
+    let (inner, _inner_peer) = lingering();
+    let (outer, _outer_peer) = queued(inner);
+    let (deep, _deep_peer) = lingering();
+    let (deep, _a) = queued(deep);
+    let (deep, _b) = queued(deep);
+    drop(ForeignFd::new(direct, author));
+    drop(ForeignFd::new(outer, author));
+    ForeignFd::new(deep, author).hang_up();
+    passes(author).recv_timeout(NEVER).unwrap();
+}
+
+#[test]
+fn a_listener_with_connections_that_nobody_accepted_lingers_no_longer() {
+    started();
+    let dir = std::env::temp_dir().join(format!("lasthop-closer-{}", std::process::id()));
+    let listener = std::os::unix::net::UnixListener::bind(&dir).unwrap();
+    let connection = UnixStream::connect(&dir).unwrap();
+    std::fs::remove_file(&dir).unwrap();
+    let (inner, _peer) = lingering();
+    send(&connection, b"x", &[inner.as_fd()], SendFlags::empty()).unwrap();
+    drop(inner);
+    let author = Author::new(Some(1));
+    drop(ForeignFd::new(listener, author));
+    passes(author).recv_timeout(NEVER).unwrap();
+}
+
+#[test]
+fn an_author_that_stands_delays_no_other() {
+    started();
+    let users: Vec<_> = (10..13).map(|user| Author::new(Some(user))).collect();
+    let ends: Vec<_> = users.iter().map(|author| stand(*author)).collect();
+    let same = passes(users[0]);
+    for other in [
+        Author::new(Some(10)),
+        Author::new(Some(99)),
+        Author::new(None),
+    ] {
+        passes(other).recv_timeout(NEVER).unwrap();
+    }
+    let stand = standing(Duration::ZERO);
+    assert!(stand.iter().any(|one| one.user == Some(10)), "{stand:?}");
+    assert!(same.try_recv().is_err(), "it waits for its author's first");
+    drop(ends);
+    same.recv_timeout(NEVER).unwrap();
+}
+
+/// Has a descriptor to close.
+fn job() -> Job {
+    Job::Run(Box::new(|| ()))
+}
+
+fn queue_of(threads: usize, share: usize) -> Queue {
+    let mut queue = Queue::new();
+    (queue.threads, queue.share) = (threads, share);
+    queue
+}
+
+#[test]
+fn one_user_keeps_few_threads_whatever_its_connections() {
+    let mut queue = queue_of(THREADS, 1 << 20);
+    let now = Instant::now();
+    for _ in 0..THREADS {
+        queue.add(Author::new(Some(1)), job());
+    }
+    let other = Author::new(Some(2));
+    queue.add(other, job());
+    let taken: Vec<_> = (0..THREADS)
+        .map_while(|thread| Some(queue.take(thread, now)?.0))
+        .collect();
+    assert_eq!(taken.len(), USER_THREADS + 1);
+    assert_eq!(taken[USER_THREADS], other, "in front of the first user's");
+    queue.done(0, taken[0]);
+    assert_eq!(queue.take(0, now).unwrap().0.user, Some(1));
+}
+
+#[test]
+fn jobs_of_an_author_are_done_in_turn_with_those_of_others() {
+    let mut queue = queue_of(1, 1 << 20);
+    let now = Instant::now();
+    let [one, two] = [1, 2].map(|user| Author::new(Some(user)));
+    for author in [one, one, one, two] {
+        queue.add(author, job());
+    }
+    let mut order = Vec::new();
+    while let Some((author, _)) = queue.take(0, now) {
+        assert!(queue.take(1, now).is_none_or(|(next, _)| {
+            queue.done(1, next);
+            order.push(next);
+            next != author
+        }));
+        order.push(author);
+        queue.done(0, author);
+    }
+    assert_eq!(order.len(), 4);
+    assert_eq!(queue.jobs(), 0);
+    assert!(queue.admits(one));
+}
+
+#[test]
+fn an_author_and_a_user_have_a_share_and_leave_some_for_the_next() {
+    let mut queue = queue_of(1, 8 * AUTHOR_JOBS);
+    let fill = |queue: &mut Queue, author: Author| {
+        let mut added = 0;
+        while queue.admits(author) {
+            queue.add(author, job());
+            added += 1;
+        }
+        added
+    };
+    let one = Author::new(Some(1));
+    assert_eq!(fill(&mut queue, one), AUTHOR_JOBS);
+    let mut first = AUTHOR_JOBS;
+    while queue.admits(Author::new(Some(1))) {
+        first += fill(&mut queue, Author::new(Some(1)));
+    }
+    assert_eq!(first, 4 * AUTHOR_JOBS, "half of all");
+    assert_eq!(fill(&mut queue, Author::new(Some(2))), AUTHOR_JOBS);
+    assert!(fill(&mut queue, Author::new(Some(3))) > AUTHOR_JOBS / 2);
+}
