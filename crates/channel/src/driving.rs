@@ -22,6 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use port::PortId;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::names::{InterfaceName, Namespace, PortName};
 use crate::user_reports::UserFigures;
 
 /// Method by which a driver moves frames.
@@ -83,10 +84,9 @@ pub struct DeviceSpec {
     /// The interface belongs to the port: it is created and removed with it.
     pub own: bool,
     /// The interface's name.
-    pub interface: String,
-    /// The network namespace that it is in: a name under `/run/netns`, or a path. Else the
-    /// supervisor's.
-    pub netns: Option<String>,
+    pub interface: InterfaceName,
+    /// The network namespace that it is in; else the supervisor's.
+    pub netns: Option<Namespace>,
     /// Address and prefix length that an own interface gets.
     pub address: Option<(IpAddr, u8)>,
     /// MAC address that an own interface gets.
@@ -216,7 +216,7 @@ pub struct DriverSpec {
     /// The switch's port that it connects to.
     pub port: PortId,
     /// That port's name.
-    pub name: String,
+    pub name: PortName,
     /// The device behind the port.
     pub device: DeviceSpec,
 }

@@ -36,8 +36,9 @@ pub type Formats = BTreeMap<String, Format>;
 pub const SUPERVISOR: &str = "supervisor";
 /// Its versions. 11 adds the file of the command line, which is not the supervisor's any longer,
 /// 12 the source of vCPU states with the BPF programs, 13 the back ends and all counters of
-/// drivers, 14 user ports. 10 stays while builds without 14 write it.
-pub const SUPERVISOR_VERSIONS: [u32; 5] = [10, 11, 12, 13, 14];
+/// drivers, 15 user ports and where their forwards may listen. 10 stays while builds without 15
+/// write it.
+pub const SUPERVISOR_VERSIONS: [u32; 5] = [10, 11, 12, 13, 15];
 
 /// Returns the formats of this build.
 #[must_use]
@@ -56,8 +57,8 @@ pub fn formats() -> Formats {
         ("journal", &[10]),
         // `control::saved::Saved`, in the state file. 11 is written where something is scheduled,
         // 12 where `iommu` of a port is not the default, 13 where a port has a `cpu_weight`, 14
-        // with a user port: a state without any of them is one of 10.
-        ("state", &[10, 11, 12, 13, 14]),
+        // with a user port, 15 with `forward_addresses`: a state without any of them is one of 10.
+        ("state", &[10, 11, 12, 13, 14, 15]),
         // `port::counters`.
         ("counters", &[10]),
     ];

@@ -16,7 +16,9 @@ use crate::driving::{
     ForwardProtocol, Listen, UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::formats;
+use crate::forwards::ForwardReach;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
+use crate::names::PortName;
 use crate::owners::{NoSocket, SocketKey, SocketOwner};
 use crate::sockets::SocketType;
 use crate::supervision::{
@@ -38,6 +40,10 @@ fn text(text: &str) -> String {
     text.to_owned()
 }
 
+fn port_name(text: &str) -> PortName {
+    text.parse().unwrap()
+}
+
 fn counters() -> DriverCounters {
     DriverCounters::from_array([7, 300, 1 << 40, 1 << 20, 128, 2])
 }
@@ -47,8 +53,8 @@ fn requests() -> Vec<SupervisorRequest> {
     let device = DeviceSpec {
         choice: Choice::Packet,
         own: true,
-        interface: text("eth0"),
-        netns: Some(text("/run/netns/a")),
+        interface: "eth0".parse().unwrap(),
+        netns: Some("/run/netns/a".parse().unwrap()),
         address: Some((IpAddr::from([192, 0, 2, 1]), 24)),
         mac: Some([2, 0, 0, 0, 0, 1]),
         mtu: Some(9000),
@@ -56,7 +62,7 @@ fn requests() -> Vec<SupervisorRequest> {
     };
     let driver = DriverSpec {
         port,
-        name: text("up"),
+        name: port_name("up"),
         device,
     };
     let watch = GuestWatch {
@@ -115,8 +121,8 @@ fn requests() -> Vec<SupervisorRequest> {
             socket_type: SocketType::SeqPacket,
         },
         SupervisorRequest::InterfaceSpeeds,
-        SupervisorRequest::Rooms(vec![(text("up"), 256_000)]),
-        SupervisorRequest::CpuWeights(vec![(text("up"), 200)]),
+        SupervisorRequest::Rooms(vec![(port_name("up"), 256_000)]),
+        SupervisorRequest::CpuWeights(vec![(port_name("up"), 200)]),
         SupervisorRequest::CpuWeightErrors,
         SupervisorRequest::DriverCalls,
         SupervisorRequest::VhostRefused {
@@ -127,7 +133,7 @@ fn requests() -> Vec<SupervisorRequest> {
             dropped_by_kernel: Some(9),
         },
         SupervisorRequest::KernelDrops,
-        SupervisorRequest::UserNetworks(vec![(text("out"), network())]),
+        SupervisorRequest::UserNetworks(vec![(port_name("out"), network())]),
         SupervisorRequest::KeepFlows(vec![0, 7]),
         SupervisorRequest::DropFlows(vec![1 << 20]),
         SupervisorRequest::NextFlows,
@@ -137,9 +143,10 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::AllUserFigures,
         SupervisorRequest::UserPage(page(UserTable::Flows)),
         SupervisorRequest::UserTable {
-            port: text("out"),
+            port: port_name("out"),
             question: question(UserTable::Flows),
         },
+        SupervisorRequest::ForwardReach,
     ]
 }
 
@@ -391,7 +398,14 @@ fn events() -> Vec<SupervisorEvent> {
             question: question(UserTable::Leases),
             page: Ok(page(UserTable::Leases)),
         },
+        SupervisorEvent::ForwardReach(forward_reach()),
     ]
+}
+
+fn forward_reach() -> ForwardReach {
+    let listens = network().forwards.iter().map(|of| of.listen).collect();
+    let namespaces = vec!["blue".parse().unwrap()];
+    ForwardReach::new(listens, &[IpAddr::from([192, 0, 2, 9])], namespaces)
 }
 
 /// One message of each kind, in the order of their numbers.

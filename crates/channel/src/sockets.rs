@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::forwards::ForwardReach;
 use crate::supervision::SocketDir;
 
 /// File name of the API's socket inside the runtime directory.
@@ -40,21 +41,36 @@ pub fn socket_path(runtime_dir: &Path, socket: &str) -> PathBuf {
     runtime_dir.join(socket)
 }
 
-/// Directories in which sockets may be.
+/// Bounds that the start sets to later changes: directories in which sockets may be, and places
+/// where forwards may listen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     runtime_dir: PathBuf,
     dirs: Vec<SocketDir>,
+    forwards: ForwardReach,
 }
 
 impl Reach {
-    /// Returns the set of these directories.
+    /// Returns the set of these directories; forwards listen on loopback only.
     #[must_use]
     pub fn new(runtime_dir: &Path, dirs: Vec<SocketDir>) -> Self {
         Self {
             runtime_dir: runtime_dir.to_owned(),
             dirs,
+            forwards: ForwardReach::default(),
         }
+    }
+
+    /// Adds where forwards may listen.
+    #[must_use]
+    pub fn with_forwards(self, forwards: ForwardReach) -> Self {
+        Self { forwards, ..self }
+    }
+
+    /// Returns where forwards may listen.
+    #[must_use]
+    pub fn forwards(&self) -> &ForwardReach {
+        &self.forwards
     }
 
     /// Returns the directory at which relative paths start.

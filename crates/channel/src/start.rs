@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::driving::DriverSpec;
+use crate::forwards::ForwardReach;
 use crate::owners::{SocketKey, SocketOwner};
 use crate::sockets::SocketType;
 use crate::supervision::{GuestStates, SocketDir, SwitchSettings};
@@ -19,7 +20,7 @@ use crate::supervision::{GuestStates, SocketDir, SwitchSettings};
 /// Environment variable with the number of the record's descriptor.
 pub const START_FD: &str = "LASTHOP_START_FD";
 /// Version of the record. Both programs are of one installation, and one version.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -28,6 +29,8 @@ pub struct Start {
     pub runtime_dir: String,
     /// Directories that may contain sockets, as named in the configuration.
     pub socket_dirs: Vec<SocketDir>,
+    /// Where forwards may listen.
+    pub forwards: ForwardReach,
     /// Listening sockets of ports and pipes.
     pub sockets: Vec<StartSocket>,
     /// Socket of the metrics.
@@ -105,6 +108,7 @@ mod tests {
         Start {
             runtime_dir: "/run/lasthop".into(),
             socket_dirs: Vec::new(),
+            forwards: ForwardReach::default(),
             sockets: vec![StartSocket {
                 path: "vm1.sock".into(),
                 socket_type: SocketType::default(),

@@ -38,7 +38,9 @@ use crate::cores::CoreFacts;
 use crate::driving::{
     Calls, DriverCounters, DriverSpec, DriverStart, DriverState, UserForward, UserNetwork,
 };
+use crate::forwards::ForwardReach;
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
+use crate::names::PortName;
 use crate::owners::{NoSocket, SocketOwner};
 use crate::sockets::SocketType;
 use crate::user_reports::{UserFigures, UserPage, UserQuestion};
@@ -195,10 +197,10 @@ pub enum SupervisorRequest {
     InterfaceSpeeds,
     /// Control: the bytes that may wait in the interfaces of scheduled ports, by the names of
     /// ports; after [`SupervisorRequest::Drivers`]. Those of others are not bounded.
-    Rooms(Vec<(String, u64)>),
+    Rooms(Vec<(PortName, u64)>),
     /// Control: the CPU weights of drivers, by the names of ports; those of others have the
     /// system's default.
-    CpuWeights(Vec<(String, u16)>),
+    CpuWeights(Vec<(PortName, u16)>),
     /// Control: report the CPU weights that have no effect; answered with
     /// [`SupervisorEvent::CpuWeightErrors`].
     CpuWeightErrors,
@@ -223,7 +225,7 @@ pub enum SupervisorRequest {
     KernelDrops,
     /// Control: the networks of user ports, by the names of ports; before
     /// [`SupervisorRequest::Drivers`].
-    UserNetworks(Vec<(String, UserNetwork)>),
+    UserNetworks(Vec<(PortName, UserNetwork)>),
     /// Driver: keep the attached sockets of flows, by the numbers of their records; answered with
     /// [`SupervisorEvent::FlowsTaken`]. A driver waits for answers to a few messages.
     KeepFlows(Vec<u32>),
@@ -248,10 +250,13 @@ pub enum SupervisorRequest {
     /// [`SupervisorEvent::UserPage`].
     UserTable {
         /// The name of the port.
-        port: String,
+        port: PortName,
         /// The part.
         question: UserQuestion,
     },
+    /// Control: report where forwards may listen; answered with
+    /// [`SupervisorEvent::ForwardReach`].
+    ForwardReach,
 }
 
 /// Most bytes of a message with no more than numbers.
@@ -636,6 +641,8 @@ pub enum SupervisorEvent {
         /// Its rows, or the reason why there are none.
         page: Result<UserPage, String>,
     },
+    /// Control: the answer to [`SupervisorRequest::ForwardReach`].
+    ForwardReach(ForwardReach),
 }
 
 #[cfg(test)]

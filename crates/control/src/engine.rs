@@ -157,7 +157,9 @@ impl Engine {
         let adopted = watch.complete(|| links.receive(), adoption).await??;
         let dirs = links.supervisor.socket_dirs();
         let dirs = watch.complete(|| links.receive(), dirs).await??;
-        let reach = Reach::new(&start.runtime_dir, dirs);
+        let forwards = links.supervisor.forward_reach();
+        let forwards = watch.complete(|| links.receive(), forwards).await??;
+        let reach = Reach::new(&start.runtime_dir, dirs).with_forwards(forwards);
         let states = links.switch.port_states();
         let (states, _) = watch.complete(|| links.receive(), states).await??;
         let (answers, upcalls) = adopted.region.try_clone()?.control_ends()?;

@@ -19,7 +19,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use channel::driving::{BackEnd, Choice, DeviceSpec, Listen, XdpStart};
+use channel::driving::{BackEnd, Choice, DeviceSpec, XdpStart};
+use channel::forwards::PermittedListen;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 use serde::{Deserialize, Serialize};
@@ -151,7 +152,7 @@ impl Device {
         queues: Vec<OwnedFd>,
     ) -> Self {
         Self {
-            interface: spec.interface.clone(),
+            interface: spec.interface.to_string(),
             back_end,
             uso,
             queues,
@@ -218,7 +219,7 @@ impl Device {
 
     /// `AF_XDP`, or what is there instead.
     fn open_xdp(spec: &DeviceSpec, control: Control, copy: bool) -> Result<Self, OpenError> {
-        let interface = &spec.interface;
+        let interface = &*spec.interface;
         // A missing interface is reported when the packet socket is opened. One that is down is
         // bound to no socket of this kind, so its features are checked when it is up.
         if !control.is_up(interface).unwrap_or(false) {
@@ -269,11 +270,11 @@ impl Device {
     ///
     /// # Errors
     /// The system's refusal; the device is that of another port.
-    pub fn listen(&self, at: Listen) -> Result<OwnedFd, OpenError> {
+    pub fn listen(&self, at: PermittedListen) -> Result<OwnedFd, OpenError> {
         let namespace = self.queues.first();
         let namespace = namespace.filter(|_| self.back_end == BackEnd::User);
         match namespace {
-            Some(namespace) => in_namespace(namespace.as_fd(), || user::listen(at)),
+            Some(namespace) => in_namespace(namespace.as_fd(), || user::listen(at.get())),
             None => Err(OpenError::new("no user port")),
         }
     }
@@ -559,18 +560,21 @@ fn netns_path(netns: &str) -> PathBuf {
 /// Type of the file system of namespace files (`NSFS_MAGIC` of `linux/magic.h`).
 const NSFS: u64 = 0x6e73_6673;
 
-/// Opens the file of a network namespace. The path is the operator's and may lead to any file, so
-/// opening it must not block.
+/// Opens the file of a network namespace. The path may lead to any file, and opening one can block
+/// or have effects (a device), so it is opened only once it is known to be a namespace.
 fn namespace_file(netns: &str) -> Result<OwnedFd, OpenError> {
     let path = netns_path(netns);
     let what = || format!("network namespace {}", path.display());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = context(rustix::fs::open(&path, flags, Mode::empty()), what)?;
+    let open = |path: &Path, flags| {
+        let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty());
+        context(opened, what)
+    };
+    let file = open(&path, OFlags::PATH)?;
     let found = context(rustix::fs::fstatfs(&file), what)?;
     if found.f_type as u64 != NSFS {
         return Err(OpenError::new(format!("{}: no namespace", what())));
     }
-    Ok(file)
+    open(sys::file::path_of(&file).as_ref(), OFlags::RDONLY)
 }
 
 /// Does something in a network namespace, in a thread of its own because that stays there. Where we
@@ -626,7 +630,7 @@ mod tests {
         let spec = DeviceSpec {
             choice: Choice::Auto,
             own: true,
-            interface: "no-such-if0".to_owned(),
+            interface: "no-such-if0".parse().unwrap(),
             netns: None,
             address: None,
             mac: None,
@@ -667,7 +671,7 @@ mod tests {
         let spec = DeviceSpec {
             choice: Choice::Packet,
             own: false,
-            interface: "no-such-if0".to_owned(),
+            interface: "no-such-if0".parse().unwrap(),
             netns: None,
             address: None,
             mac: None,
@@ -681,7 +685,7 @@ mod tests {
             "{error}"
         );
         let elsewhere = DeviceSpec {
-            netns: Some("no-such-netns".to_owned()),
+            netns: Some("no-such-netns".parse().unwrap()),
             ..spec
         };
         let error = Device::open(&elsewhere).unwrap_err();
@@ -703,8 +707,8 @@ mod tests {
         let spec = DeviceSpec {
             choice: Choice::Packet,
             own: false,
-            interface: "up0".to_owned(),
-            netns: Some(fifo.display().to_string()),
+            interface: "up0".parse().unwrap(),
+            netns: Some(fifo.display().to_string().parse().unwrap()),
             address: None,
             mac: None,
             mtu: None,

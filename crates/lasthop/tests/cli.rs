@@ -1065,7 +1065,7 @@ fn a_configuration_is_checked_without_starting_anything() {
     std::fs::write(&file, "[switch]\n\"\\u001b[31mfoo\" = 1\n").unwrap();
     let error = format!(
         "lasthop: {}:2:1: switch.\\u{{1b}}[31mfoo: expected one of the keys name, poll, \
-         workers, coalescing, guest_state, helpers, socket_dirs, found the unknown key \"\\u{{1b}}[31mfoo\"\n",
+         workers, coalescing, guest_state, helpers, socket_dirs, forward_addresses, found the unknown key \"\\u{{1b}}[31mfoo\"\n",
         file.display()
     );
     check().assert().code(2).stdout("").stderr(error);

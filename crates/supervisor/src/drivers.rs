@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 use api::v1::Event;
 use channel::driving::{self, Calls, DriverSpec, DriverState, UserNetwork};
+use channel::forwards::ForwardReach;
+use channel::names::PortName;
 use channel::supervision::{ProcessInfo, SupervisorEvent};
 use channel::user_reports::{UserFigures, UserQuestion};
 use port::PortId;
@@ -58,15 +60,30 @@ pub(super) struct Drivers {
     /// Control groups.
     groups: DriverGroups,
     /// Counters of removed drivers by the names of their ports, for those that replace them.
-    histories: Vec<(String, History)>,
+    histories: Vec<(PortName, History)>,
     /// Networks of user ports by the names of their ports.
-    networks: Vec<(String, UserNetwork)>,
+    networks: Vec<(PortName, UserNetwork)>,
+    /// Where forwards may listen.
+    reach: ForwardReach,
     resolvers: HostResolvers,
     /// Answers about tables of user ports, for control.
     pages: Vec<SupervisorEvent>,
 }
 
 impl Drivers {
+    /// Returns an empty set; its forwards may listen in these places.
+    pub(super) fn within(reach: ForwardReach) -> Self {
+        Self {
+            reach,
+            ..Self::default()
+        }
+    }
+
+    /// Returns where forwards may listen.
+    pub(super) fn reach(&self) -> &ForwardReach {
+        &self.reach
+    }
+
     /// Sets the drivers. Drivers that do not change, or only in MTU or MAC address, keep their
     /// processes, and those that change in the back end only their own interfaces. All keep their
     /// counters.
@@ -87,7 +104,7 @@ impl Drivers {
 
     /// Sets the networks of user ports, by the names of ports. Those of ports that are there take
     /// effect at once; a process whose addresses change is replaced.
-    pub(super) fn set_networks(&mut self, networks: Vec<(String, UserNetwork)>) {
+    pub(super) fn set_networks(&mut self, networks: Vec<(PortName, UserNetwork)>) {
         self.networks = networks;
         self.distribute_networks();
         // What the system refuses is known when control asks for the state next.
@@ -97,8 +114,8 @@ impl Drivers {
     fn follow_networks(&mut self) {
         if !self.networks.is_empty() {
             let resolvers = self.resolvers.get(Instant::now());
-            let all = self.all.iter_mut();
-            all.for_each(|driver| driver.follow_network(resolvers));
+            let (all, reach) = (self.all.iter_mut(), &self.reach);
+            all.for_each(|driver| driver.follow_network(resolvers, reach));
         }
     }
 
@@ -150,7 +167,7 @@ impl Drivers {
                 continue;
             };
             before.push(driver.spec.clone());
-            let name = spec.name.clone();
+            let name = spec.name.to_string();
             let stopped = driver.change(spec).map_err(|reason| (name, reason))?;
             self.end(stopped, STOP_TIMEOUT);
         }
@@ -165,7 +182,7 @@ impl Drivers {
 
     /// Restores a driver after a change that was refused.
     fn restore(&mut self, spec: DriverSpec) {
-        let _port = tracing::info_span!("driver", port = spec.name).entered();
+        let _port = tracing::info_span!("driver", port = &*spec.name).entered();
         let Some(driver) = self.all.iter_mut().find(|d| d.is_for(&spec)) else {
             self.remove(|driver| driver.has_interface_of(&spec));
             return self.all.push(Driver::reopen(spec));
@@ -186,11 +203,15 @@ impl Drivers {
     ///
     /// # Errors
     /// A descriptor or a process is missing.
-    pub(super) fn take(from: Vec<PassedDriver>, fds: &mut IncomingFds) -> Result<Self, String> {
+    pub(super) fn take(
+        from: Vec<PassedDriver>,
+        reach: ForwardReach,
+        fds: &mut IncomingFds,
+    ) -> Result<Self, String> {
         let all = from.into_iter().map(|driver| Driver::take(driver, fds));
         let drivers = Self {
             all: all.collect::<Result<_, _>>()?,
-            ..Self::default()
+            ..Self::within(reach)
         };
         if drivers.all.iter().any(|driver| driver.child.is_some()) {
             // The groups exist already, and are removed with their drivers. Without groups there is
@@ -207,6 +228,7 @@ impl Drivers {
         PassedUsers {
             flows: flows.collect(),
             networks: self.networks.clone(),
+            reach: self.reach.clone(),
         }
     }
 
@@ -278,7 +300,7 @@ impl Drivers {
         self.follow_networks();
         let groups = &mut self.groups;
         let turn = |driver: &mut Driver| {
-            let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
+            let _port = tracing::info_span!("driver", port = &*driver.spec.name).entered();
             driver.poll(binaries, groups)
         };
         let mut answers = std::mem::take(&mut self.answers);
@@ -310,7 +332,7 @@ impl Drivers {
     /// Returns the names of ports whose driver serves.
     pub(super) fn serving(&self) -> impl Iterator<Item = &str> {
         let serving = self.all.iter().filter(|driver| driver.serves());
-        serving.map(|driver| driver.spec.name.as_str())
+        serving.map(|driver| &*driver.spec.name)
     }
 
     /// Starts the replacement of a port's process by one of other binaries. Returns `false` if
@@ -320,7 +342,7 @@ impl Drivers {
     /// It cannot be started; the old one continues.
     pub(super) fn renew(&mut self, port: &str, binaries: &Binaries) -> io::Result<bool> {
         let mut serving = self.all.iter_mut().filter(|driver| driver.serves());
-        match serving.find(|driver| driver.spec.name == port) {
+        match serving.find(|driver| *driver.spec.name == *port) {
             Some(driver) => driver.renew(binaries).map(|()| true),
             None => Ok(false),
         }
@@ -328,7 +350,7 @@ impl Drivers {
 
     /// Returns the result of a replacement; `None` while it is in progress.
     pub(super) fn renewed(&mut self, port: &str) -> Option<Renewed> {
-        match self.all.iter_mut().find(|d| d.spec.name == port) {
+        match self.all.iter_mut().find(|d| *d.spec.name == *port) {
             Some(driver) => driver.renewed(),
             None => Some(Renewed::Gone),
         }
@@ -361,7 +383,7 @@ impl Drivers {
         let addresses = self
             .all
             .iter()
-            .map(|driver| (driver.spec.name.clone(), driver.mac()));
+            .map(|driver| (driver.spec.name.to_string(), driver.mac()));
         addresses
             .filter_map(|(name, mac)| Some((name, mac?)))
             .collect()
@@ -369,7 +391,7 @@ impl Drivers {
 
     /// Bounds the bytes that may wait in the interfaces of these ports, by name; those of other
     /// ports are not bounded.
-    pub(super) fn set_rooms(&mut self, rooms: &[(String, u64)]) {
+    pub(super) fn set_rooms(&mut self, rooms: &[(PortName, u64)]) {
         for driver in &mut self.all {
             let mut of = rooms.iter();
             let room = of.find(|(name, _)| *name == driver.spec.name);
@@ -379,7 +401,7 @@ impl Drivers {
 
     /// Sets the CPU weights of these drivers, by the names of ports; the others have the system's
     /// default.
-    pub(super) fn set_cpu_weights(&mut self, weights: Vec<(String, u16)>) {
+    pub(super) fn set_cpu_weights(&mut self, weights: Vec<(PortName, u16)>) {
         self.groups.set_weights(weights);
     }
 
@@ -391,17 +413,17 @@ impl Drivers {
     /// Returns the figures of user ports, by the names of ports.
     pub(super) fn user_figures(&self) -> Vec<(String, UserFigures)> {
         let all = self.all.iter();
-        all.filter_map(|driver| Some((driver.spec.name.clone(), driver.user_figures()?)))
+        all.filter_map(|driver| Some((driver.spec.name.to_string(), driver.user_figures()?)))
             .collect()
     }
 
     /// Asks the driver of a user port for a part of a table; see [`Self::take_pages`].
-    pub(super) fn ask(&mut self, port: &str, question: UserQuestion) {
+    pub(super) fn ask(&mut self, port: &PortName, question: UserQuestion) {
         let mut all = self.all.iter_mut();
-        match all.find(|driver| driver.spec.name == port && driver.is_user()) {
+        match all.find(|driver| driver.spec.name == *port && driver.is_user()) {
             Some(driver) => driver.ask(question),
             None => self.pages.push(SupervisorEvent::UserPage {
-                port: port.to_owned(),
+                port: port.to_string(),
                 question,
                 page: Err("it has no driver".to_owned()),
             }),
@@ -414,7 +436,7 @@ impl Drivers {
         for driver in &mut self.all {
             let answers = driver.take_answers().into_iter();
             pages.extend(answers.map(|(question, page)| SupervisorEvent::UserPage {
-                port: driver.spec.name.clone(),
+                port: driver.spec.name.to_string(),
                 question,
                 page,
             }));
@@ -426,7 +448,7 @@ impl Drivers {
     /// as far as they are known.
     pub(super) fn speeds(&self) -> Vec<(String, u64)> {
         let all = self.all.iter();
-        let speeds = all.map(|driver| (driver.spec.name.clone(), driver.speed()));
+        let speeds = all.map(|driver| (driver.spec.name.to_string(), driver.speed()));
         speeds
             .filter_map(|(name, speed)| Some((name, speed?)))
             .collect()
@@ -452,7 +474,7 @@ impl Drivers {
 }
 
 fn open(spec: DriverSpec) -> Result<Driver, InterfaceError> {
-    let _port = tracing::info_span!("driver", port = spec.name).entered();
-    let name = spec.name.clone();
+    let _port = tracing::info_span!("driver", port = &*spec.name).entered();
+    let name = spec.name.to_string();
     Driver::open(spec).map_err(|reason| (name, reason))
 }

@@ -20,6 +20,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use channel::names::PortName;
+
 /// Mount point of the control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 /// File system type of control groups of version 2 (`CGROUP2_SUPER_MAGIC` of `linux/magic.h`).
@@ -58,9 +60,9 @@ pub(super) struct DriverGroups {
     /// The delegated group, or the reason why there is none; not known before it is needed.
     taken: OnceCell<Result<Groups, String>>,
     /// Desired weights by driver; others have the default.
-    weights: BTreeMap<String, u16>,
+    weights: BTreeMap<PortName, u16>,
     /// Reasons why desired weights have no effect, by driver.
-    weight_errors: BTreeMap<String, String>,
+    weight_errors: BTreeMap<PortName, String>,
 }
 
 impl DriverGroups {
@@ -73,7 +75,7 @@ impl DriverGroups {
     }
 
     /// Puts the process of a driver into its group, if there are groups.
-    pub(super) fn enter(&mut self, driver: &str, process: u32, limits: Limits) {
+    pub(super) fn enter(&mut self, driver: &PortName, process: u32, limits: Limits) {
         let entered = match self.take() {
             Ok(groups) => groups.enter(driver, process, limits),
             Err(_) => Ok(()),
@@ -88,7 +90,7 @@ impl DriverGroups {
     }
 
     /// Sets the weights of these drivers, and of all others to the default.
-    pub(super) fn set_weights(&mut self, weights: Vec<(String, u16)>) {
+    pub(super) fn set_weights(&mut self, weights: Vec<(PortName, u16)>) {
         let new = weights.into_iter().collect();
         let old = std::mem::replace(&mut self.weights, new);
         let drivers: BTreeSet<_> = old.keys().chain(self.weights.keys()).cloned().collect();
@@ -100,7 +102,7 @@ impl DriverGroups {
     }
 
     /// Writes the weight of a driver's group.
-    fn apply_weight(&mut self, driver: &str) {
+    fn apply_weight(&mut self, driver: &PortName) {
         let weight = self.weights.get(driver).copied();
         let weight = weight.unwrap_or(DEFAULT_WEIGHT);
         let set = match self.take() {
@@ -111,12 +113,12 @@ impl DriverGroups {
     }
 
     /// Notes whether the weight of a driver has an effect, if it has one. Logs a reason once.
-    fn note_weight(&mut self, driver: &str, set: Result<(), String>) {
+    fn note_weight(&mut self, driver: &PortName, set: Result<(), String>) {
         match set {
             Err(reason) if self.weights.contains_key(driver) => {
                 if self.weight_errors.get(driver) != Some(&reason) {
-                    tracing::warn!(port = driver, "cpu_weight has no effect: {reason}");
-                    self.weight_errors.insert(driver.to_owned(), reason);
+                    tracing::warn!(port = &**driver, "cpu_weight has no effect: {reason}");
+                    self.weight_errors.insert(driver.clone(), reason);
                 }
             }
             _ => drop(self.weight_errors.remove(driver)),
@@ -125,11 +127,14 @@ impl DriverGroups {
 
     /// Returns the reasons why desired weights have no effect, by driver.
     pub(super) fn weight_errors(&self) -> Vec<(String, String)> {
-        self.weight_errors.clone().into_iter().collect()
+        let errors = self.weight_errors.iter();
+        errors
+            .map(|(name, why)| (name.to_string(), why.clone()))
+            .collect()
     }
 
     /// Removes the groups of drivers that have ended.
-    pub(super) fn remove(&self, drivers: &[String]) {
+    pub(super) fn remove(&self, drivers: &[PortName]) {
         if let Some(Ok(groups)) = self.taken.get() {
             drivers.iter().for_each(|driver| groups.remove(driver));
         }
@@ -195,7 +200,8 @@ impl Groups {
         }
     }
 
-    fn of(&self, driver: &str) -> PathBuf {
+    /// Returns the directory of a driver's group. A name of a port leads nowhere else.
+    fn of(&self, driver: &PortName) -> PathBuf {
         self.dir.join(format!("driver-{driver}"))
     }
 
@@ -203,7 +209,7 @@ impl Groups {
     ///
     /// # Errors
     /// Failed system call.
-    fn enter(&self, driver: &str, process: u32, limits: Limits) -> io::Result<()> {
+    fn enter(&self, driver: &PortName, process: u32, limits: Limits) -> io::Result<()> {
         let group = self.of(driver);
         make(&group)?;
         for (limit, value) in [("memory.max", limits.memory), ("pids.max", limits.threads)] {
@@ -220,7 +226,7 @@ impl Groups {
     ///
     /// # Errors
     /// There is no such controller, or a failed system call.
-    fn set_weight(&self, driver: &str, weight: u16) -> io::Result<()> {
+    fn set_weight(&self, driver: &PortName, weight: u16) -> io::Result<()> {
         if !self.controllers.contains(&CPU) {
             let text = "the service manager has not delegated the controller cpu";
             return Err(io::Error::other(text));
@@ -233,7 +239,7 @@ impl Groups {
     }
 
     /// Removes the group of a driver that has ended.
-    fn remove(&self, driver: &str) {
+    fn remove(&self, driver: &PortName) {
         // A process that does not die keeps its group.
         let _ = fs::remove_dir(self.of(driver));
     }
@@ -305,8 +311,12 @@ mod tests {
         threads: 3,
     };
 
-    fn weights(all: &[(&str, u16)]) -> Vec<(String, u16)> {
-        let one = |(name, weight): &(&str, u16)| ((*name).to_owned(), *weight);
+    fn name(text: &str) -> PortName {
+        text.parse().unwrap()
+    }
+
+    fn weights(all: &[(&str, u16)]) -> Vec<(PortName, u16)> {
+        let one = |(text, weight): &(&str, u16)| (name(text), *weight);
         all.iter().map(one).collect()
     }
 
@@ -315,18 +325,18 @@ mod tests {
         let (mut groups, folder) = divided("cpu memory pids\n");
         let file = |driver: &str| folder.path().join(format!("driver-{driver}/cpu.weight"));
         let written = |driver: &str| fs::read_to_string(file(driver)).ok();
-        groups.enter("plain", 16, LIMITS);
+        groups.enter(&name("plain"), 16, LIMITS);
         assert_eq!(written("plain"), None, "the system's default");
         groups.set_weights(weights(&[("up", 200)]));
         assert_eq!(written("up"), None, "it has no group yet");
-        groups.enter("up", 17, LIMITS);
+        groups.enter(&name("up"), 17, LIMITS);
         assert_eq!(written("up").as_deref(), Some("200"));
         groups.set_weights(weights(&[("up", 10_000), ("plain", 1)]));
         assert_eq!(written("up").as_deref(), Some("10000"));
         assert_eq!(written("plain").as_deref(), Some("1"));
         // Its next process has the same weight; that of another is not written again.
         fs::remove_file(file("plain")).unwrap();
-        groups.enter("up", 18, LIMITS);
+        groups.enter(&name("up"), 18, LIMITS);
         groups.set_weights(weights(&[("plain", 1)]));
         assert_eq!(written("up").as_deref(), Some("100"), "the default again");
         assert_eq!(written("plain"), None);
@@ -337,7 +347,7 @@ mod tests {
     fn weights_without_effect_have_a_reason() {
         let (mut groups, folder) = divided("memory pids\n");
         groups.set_weights(weights(&[("up", 200)]));
-        groups.enter("up", 17, LIMITS);
+        groups.enter(&name("up"), 17, LIMITS);
         let reason = "the service manager has not delegated the controller cpu";
         let error = |reason: &str| ("up".to_owned(), reason.to_owned());
         assert_eq!(groups.weight_errors(), [error(reason)]);
@@ -365,7 +375,7 @@ mod tests {
         assert_eq!(driver, "up");
         assert!(reason.contains("Is a directory"), "{reason}");
         fs::remove_dir(folder.path().join("driver-up/cpu.weight")).unwrap();
-        groups.enter("up", 17, LIMITS);
+        groups.enter(&name("up"), 17, LIMITS);
         assert_eq!(groups.weight_errors(), []);
     }
 
@@ -382,7 +392,7 @@ mod tests {
         // The kernel creates these with the group.
         fs::create_dir(group("driver-up")).unwrap();
         fs::write(group("driver-up/pids.max"), "max\n").unwrap();
-        groups.enter("up", 18, LIMITS).unwrap();
+        groups.enter(&name("up"), 18, LIMITS).unwrap();
         assert_eq!(read("driver-up/pids.max"), "3");
         assert_eq!(read("driver-up/cgroup.procs"), "18");
         assert!(!group("driver-up/memory.max").exists());

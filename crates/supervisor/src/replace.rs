@@ -329,7 +329,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     }
     let switch = Child::take(Kind::Switch, record.pair.switch, &mut fds)?;
     let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
-    let mut drivers = Drivers::take(record.drivers, &mut fds)?;
+    let mut drivers = Drivers::take(record.drivers, record.users.reach, &mut fds)?;
     drivers.take_flows(record.users.flows, &mut fds)?;
     let guests = record.guests.map(|guests| Guests::take(guests, &mut fds));
     let guests = guests.transpose()?.unwrap_or_default();

@@ -141,7 +141,10 @@ impl Sockets {
     /// The path is not permitted, in use, or cannot be bound.
     pub(super) fn listen(&mut self, path: &str) -> io::Result<ForeignFd> {
         if let Some(address) = tcp_address(path) {
-            return self.listen_on(path, |_| Ok((bind_tcp(address)?, None)));
+            return self.listen_on(path, |sockets| {
+                let is_start = sockets.retry_until.is_some();
+                Ok((bind_tcp(address, is_start)?, None))
+            });
         }
         let full = self.paths.to_bind(path)?;
         self.listen_for(path, full, Kind::without_rights(ANY_USER))
@@ -368,15 +371,22 @@ fn bind(path: &Path, Kind { of, mode, rights }: Kind) -> Result<OwnedFd, Errno> 
     Ok(socket)
 }
 
+/// First TCP port of loopback that is bound for a later change: those below are for the host's own
+/// services (ip(7), `ip_unprivileged_port_start`).
+const FIRST_PORT: u16 = 1024;
+
 /// Binds and listens on an address of this host. Another address did not pass the check of the
-/// configuration.
-fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+/// configuration. A port below [`FIRST_PORT`] is the start's.
+fn bind_tcp(address: SocketAddr, is_start: bool) -> io::Result<OwnedFd> {
     let in_use = |what: &str| {
         let text = format!("{address}: {what}");
         io::Error::new(io::ErrorKind::AddrInUse, text)
     };
     if !address.ip().is_loopback() {
         return Err(in_use("not an address of this host itself"));
+    }
+    if !is_start && address.port() < FIRST_PORT {
+        return Err(in_use("a port below 1024 takes a restart"));
     }
     match TcpListener::bind(address) {
         Ok(socket) => Ok(socket.into()),

@@ -80,7 +80,7 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
         bind_metrics(socket, &mut sockets)?;
     }
     sockets.settled();
-    let drivers = open_interfaces(&record.drivers)?;
+    let drivers = open_interfaces(Drivers::within(record.forwards), &record.drivers)?;
     // Before any other process is started: those never have the rights for it.
     let guests = Guests::of(record.guest_states);
     rights::give_up();
@@ -156,11 +156,13 @@ fn bind_metrics(socket: &StartSocket, sockets: &mut Sockets) -> Result<(), Start
 }
 
 /// Opens the configured interfaces; the drivers are started when the switch dials.
-fn open_interfaces(specs: &[(DriverSpec, String)]) -> Result<Drivers, StartError> {
-    let mut drivers = Drivers::default();
+fn open_interfaces(
+    mut drivers: Drivers,
+    specs: &[(DriverSpec, String)],
+) -> Result<Drivers, StartError> {
     let all = specs.iter().map(|(spec, _)| spec.clone()).collect();
     drivers.set(all).map_err(|(name, found)| {
-        let place = specs.iter().find(|(spec, _)| spec.name == name);
+        let place = specs.iter().find(|(spec, _)| *spec.name == *name);
         let place = place.map_or("", |(_, place)| place);
         error_at(place, "an interface that can be opened", &found)
     })?;

@@ -283,6 +283,9 @@ impl Supervisor {
             SupervisorRequest::SocketDirs => {
                 SupervisorEvent::SocketDirs(self.sockets.dirs().to_vec())
             }
+            SupervisorRequest::ForwardReach => {
+                SupervisorEvent::ForwardReach(self.drivers.reach().clone())
+            }
             SupervisorRequest::Processes => SupervisorEvent::Processes(self.processes()),
             SupervisorRequest::ProcessUsage => {
                 let pids = self.processes().into_iter().map(|process| process.pid);

@@ -34,18 +34,19 @@ fn longest() -> Vec<(SupervisorRequest, usize)> {
         by: GuestStates::Auto,
         threads: (0..1024).map(|n| (PortId(n), "z".repeat(64))).collect(),
     };
-    let rooms = (0..1024).map(|_| ("n".repeat(32), number)).collect();
+    let name = || PortName::try_from("n".repeat(32)).unwrap();
+    let rooms = (0..1024).map(|_| (name(), number)).collect();
     let rooms = SupervisorRequest::Rooms(rooms);
-    let weights = (0..1024).map(|_| ("n".repeat(32), u16::MAX)).collect();
+    let weights = (0..1024).map(|_| (name(), u16::MAX)).collect();
     let weights = SupervisorRequest::CpuWeights(weights);
-    let name = || Some("u".repeat(256));
+    let user = || Some("u".repeat(256));
     let listen_for = SupervisorRequest::ListenFor {
         path: "x".repeat(MAX_LINE - 1024),
         owner: SocketOwner {
-            user: name(),
-            group: name(),
+            user: user(),
+            group: user(),
             mode: Some(0o777),
-            peer_user: name(),
+            peer_user: user(),
         },
     };
     let listen_as = match listen_for.clone() {
@@ -82,7 +83,7 @@ fn longest() -> Vec<(SupervisorRequest, usize)> {
         next: Some(u32::MAX),
     };
     let table = SupervisorRequest::UserTable {
-        port: "n".repeat(32),
+        port: name(),
         question,
     };
     let (word, line, list) = (MAX_NUMBER, MAX_LINE, MAX_LIST);
@@ -132,6 +133,7 @@ fn longest() -> Vec<(SupervisorRequest, usize)> {
         (SupervisorRequest::AllUserFigures, word),
         (SupervisorRequest::UserPage(page), line),
         (table, line),
+        (SupervisorRequest::ForwardReach, word),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Checks of a desired state from a file or from the API.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +44,8 @@ const CPU_WEIGHTS: RangeInclusive<u16> = 1..=10_000;
 const MTUS: RangeInclusive<u16> = 68..=9216;
 /// Maximum number of directories for sockets.
 const SOCKET_DIRS_MAX: usize = 64;
+/// Maximum number of addresses for forwards.
+const FORWARD_ADDRESSES_MAX: usize = 64;
 /// Maximum length of a thread name pattern in characters; a name has at most 15.
 const PATTERN_MAX: usize = 64;
 /// Longest description of a port, in bytes.
@@ -70,6 +73,7 @@ pub fn check(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
     coalescing(&state.switch.coalescing)?;
     helpers(&state.switch.helpers)?;
     socket_dirs(&state.switch.socket_dirs)?;
+    forward_addresses(&state.switch.forward_addresses)?;
     segments(&state.segments)?;
     metrics(state, runtime_dir)?;
     ports(state, runtime_dir)?;
@@ -306,6 +310,19 @@ fn socket_dirs(dirs: &[String]) -> Result<(), Invalid> {
     }
     match dirs.iter().position(wrong) {
         Some(i) => Err(at.item(i, expect::SOCKET_DIRS, quoted(&dirs[i]))),
+        None => Ok(()),
+    }
+}
+
+/// Checks the addresses for forwards.
+fn forward_addresses(addresses: &[String]) -> Result<(), Invalid> {
+    let at = At(Place::Switch, "forward_addresses");
+    if addresses.len() > FORWARD_ADDRESSES_MAX {
+        return Err(at.wrong(expect::FORWARD_ADDRESSES, addresses.len().to_string()));
+    }
+    let wrong = |address: &String| address.parse::<IpAddr>().is_err();
+    match addresses.iter().position(wrong) {
+        Some(i) => Err(at.item(i, expect::FORWARD_ADDRESSES, quoted(&addresses[i]))),
         None => Ok(()),
     }
 }

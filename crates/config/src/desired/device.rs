@@ -1,17 +1,14 @@
 //! Ports with an interface of the host: their checks, and the drivers that they need.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use api::v1::{Iommu, PortKind, PortSpec, Role, Secret, UplinkDriver};
 use channel::driving::{Choice, DeviceSpec, DriverSpec};
+use channel::names::{InterfaceName, Namespace, of_user_port};
 use port::PortId;
 
 use super::check::{At, quoted};
 use super::invalid::{Invalid, Place, expect};
-
-/// `IFNAMSIZ` (netdevice(7)), one byte of it for the NUL.
-const INTERFACE_MAX: usize = 15;
 
 /// Returns whether Lasthop listens on a socket for this port.
 #[must_use]
@@ -32,7 +29,7 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
         PortKind::VhostUser | PortKind::Netmap | PortKind::Memif => return None,
         PortKind::Uplink => false,
         PortKind::Tap => true,
-        PortKind::User => return Some(user_driver_of(port, id)),
+        PortKind::User => return user_driver_of(port, id),
     };
     let choice = match port.driver.unwrap_or_default() {
         UplinkDriver::Auto => Choice::Auto,
@@ -44,8 +41,8 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
     let device = DeviceSpec {
         choice,
         own,
-        interface: interface_of(port).to_owned(),
-        netns: port.netns.clone(),
+        interface: interface_of(port).parse().ok()?,
+        netns: namespace_of(port),
         address: port.address.as_deref().and_then(parse_address),
         mac: port.mac.as_deref().and_then(api::v1::parse_mac),
         // Lasthop does not configure an uplink's interface.
@@ -54,29 +51,35 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
     };
     Some(DriverSpec {
         port: id,
-        name: port.name.clone(),
+        name: port.name.parse().ok()?,
         device,
     })
 }
 
-/// Returns the driver of a user port. It has no interface: the name is one that none can have.
-fn user_driver_of(port: &PortSpec, id: PortId) -> DriverSpec {
+/// Returns the network namespace of a checked port, if it has one of its own.
+pub(super) fn namespace_of(port: &PortSpec) -> Option<Namespace> {
+    port.netns.as_deref()?.parse().ok()
+}
+
+/// Returns the driver of a user port, which has no interface.
+fn user_driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
+    let name = port.name.parse().ok()?;
     let device = DeviceSpec {
         choice: Choice::User,
         own: true,
-        interface: format!("user:{}", port.name),
-        netns: port.netns.clone(),
+        interface: of_user_port(&name),
+        netns: namespace_of(port),
         address: None,
         // Those of its network, which is sent for itself.
         mac: None,
         mtu: None,
         queues: port.queues,
     };
-    DriverSpec {
+    Some(DriverSpec {
         port: id,
-        name: port.name.clone(),
+        name,
         device,
-    }
+    })
 }
 
 /// Returns the interface's name; the port's by default.
@@ -120,11 +123,7 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 /// Checks the network namespace.
 fn netns(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     match port.netns.as_deref() {
-        Some(netns)
-            if netns.is_empty()
-                || netns.contains(char::is_control)
-                || Path::new(netns).file_name().is_none() =>
-        {
+        Some(netns) if !Namespace::is_valid(netns) => {
             Err(At(place, "netns").wrong(expect::NETNS, quoted(netns)))
         }
         _ => Ok(()),
@@ -205,19 +204,15 @@ fn interface(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         return Err(at.wrong(expect::INTERFACE, "no such key"));
     }
     let name = interface_of(port);
-    let bad = |b: u8| !b.is_ascii_graphic() || matches!(b, b'/' | b':' | b'%');
-    match name {
-        "" | "." | ".." => Err(at.wrong(expect::INTERFACE, quoted(name))),
-        _ if name.len() > INTERFACE_MAX || name.bytes().any(bad) => {
-            let whose = if port.interface.is_none() {
-                ", the port's name"
-            } else {
-                ""
-            };
-            Err(at.wrong(expect::INTERFACE, format!("{}{whose}", quoted(name))))
-        }
-        _ => Ok(()),
+    // With a colon it would stand for a user port.
+    if InterfaceName::is_valid(name) && !name.contains(':') {
+        return Ok(());
     }
+    let whose = match port.interface {
+        Some(_) => "",
+        None => ", the port's name",
+    };
+    Err(at.wrong(expect::INTERFACE, format!("{}{whose}", quoted(name))))
 }
 
 /// Returns the interface with its namespace, which only one port may have.

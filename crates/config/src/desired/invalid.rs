@@ -20,6 +20,7 @@ pub(crate) mod expect {
     pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
     pub(crate) const SOCKET_DIRS: &str =
         "an array of at most 64 absolute paths of directories, without \"..\"";
+    pub(crate) const FORWARD_ADDRESSES: &str = "an array of at most 64 IP addresses";
     pub(crate) const LISTEN: &str = "an address of this host itself with a port like \
                                      \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";

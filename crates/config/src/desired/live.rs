@@ -32,6 +32,7 @@ fn settings(switch: &SwitchSpec) -> Vec<(At, String)> {
         guest_state,
         helpers,
         socket_dirs,
+        forward_addresses,
     } = switch;
     let own = |key, value: &dyn ToString| (At(Place::Switch, key), value.to_string());
     let word = |key, value: &str| (At(Place::Switch, key), quoted(value));
@@ -50,6 +51,7 @@ fn settings(switch: &SwitchSpec) -> Vec<(At, String)> {
         of_helpers("hysteresis_us", &helpers.hysteresis_us),
         of_helpers("cores", &format!("{:?}", helpers.cores)),
         own("socket_dirs", &format!("{socket_dirs:?}")),
+        own("forward_addresses", &format!("{forward_addresses:?}")),
     ]
 }
 

@@ -366,7 +366,7 @@ fn leads_to_guest(
 }
 
 /// Returns the forwards of a checked specification, one for each port.
-fn forward_of(spec: &ForwardSpec) -> Option<Vec<UserForward>> {
+pub(super) fn forward_of(spec: &ForwardSpec) -> Option<Vec<UserForward>> {
     let (to, first) = target(spec)?;
     let (ip, protocol, ports) = listens(spec)?;
     let forward = |(number, port)| UserForward {

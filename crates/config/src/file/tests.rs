@@ -122,6 +122,7 @@ fn the_documented_configuration_is_read() {
         workers = 4
         guest_state = "bpf"
         socket_dirs = ["/srv/vms"]
+        forward_addresses = ["192.0.2.9"]
         [switch.coalescing]
         enabled = false
         period_us = 50
@@ -190,6 +191,7 @@ fn the_documented_configuration_is_read() {
             cores: vec![2, 3],
         },
         socket_dirs: vec!["/srv/vms".to_owned()],
+        forward_addresses: vec!["192.0.2.9".to_owned()],
     };
     assert_eq!(state.switch, switch);
     assert_eq!(
@@ -258,7 +260,7 @@ fn keys() {
           .. port, address_set, group, acl_default, acl, mirror, pipe, fdb, found the unknown key "swich"
         [switch]\nname = "a"\ncolour = 1\n
           | 3: switch.colour: expected one of the keys name, poll, workers, coalescing,
-          .. guest_state, helpers, socket_dirs, found the unknown key "colour"
+          .. guest_state, helpers, socket_dirs, forward_addresses, found the unknown key "colour"
         [[segment]]\nname = "a"\ntag = 1\n
           | 3: segment.tag: expected one of the keys name, vlan, neighbour_suppression, found the
           .. unknown key "tag"
@@ -587,6 +589,27 @@ fn directories_of_sockets() {
     }
     let many = vec!["\"/a\""; 65].join(",");
     assert_eq!(wrong(&dirs(&format!("[{many}]"))), format!("{expected} 65"));
+}
+
+#[test]
+fn addresses_of_forwards() {
+    let addresses = |all: &str| format!("[switch]\nforward_addresses = {all}\n");
+    let good = read(&addresses("[\"192.0.2.9\", \"::\"]")).unwrap();
+    assert_eq!(good.switch.forward_addresses, ["192.0.2.9", "::"]);
+    let expected = "2: switch.forward_addresses: expected an array of at most 64 IP addresses, \
+                    found";
+    for (bad, found) in [
+        ("5", "5"),
+        ("[\"192.0.2.0/24\"]", "\"192.0.2.0/24\""),
+        ("[\"localhost\"]", "\"localhost\""),
+    ] {
+        assert_eq!(wrong(&addresses(bad)), format!("{expected} {found}"));
+    }
+    let many = vec!["\"::1\""; 65].join(",");
+    assert_eq!(
+        wrong(&addresses(&format!("[{many}]"))),
+        format!("{expected} 65")
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn spec(choice: Choice, own: bool) -> DeviceSpec {
     DeviceSpec {
         choice,
         own,
-        interface: "up0".to_owned(),
+        interface: "up0".parse().unwrap(),
         netns: None,
         address: None,
         mac: None,

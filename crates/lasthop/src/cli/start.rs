@@ -105,9 +105,11 @@ impl<'a> Configuration<'a> {
             let spec = desired::driver_of(port, PortId(at as u32))?;
             Some((spec, places.of(Place::Port(at), "interface")))
         });
+        let reach = desired::reach_of(desired, &named);
         Ok(Start {
             runtime_dir: text_of(self.runtime_dir)?,
-            socket_dirs: desired::reach_of(desired, &named).dirs().to_vec(),
+            socket_dirs: reach.dirs().to_vec(),
+            forwards: reach.forwards().clone(),
             sockets: sockets.chain(pipes).collect(),
             metrics,
             drivers: drivers.collect(),

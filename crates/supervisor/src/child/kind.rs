@@ -44,6 +44,7 @@ impl Kind {
             | SupervisorRequest::FoundVcpus
             | SupervisorRequest::Dials(_)
             | SupervisorRequest::SocketDirs
+            | SupervisorRequest::ForwardReach
             | SupervisorRequest::ListenFor { .. }
             | SupervisorRequest::ListenAs { .. }
             | SupervisorRequest::Frozen => Kind::Control,

@@ -16,6 +16,7 @@ use api::v1::Event;
 use channel::driving::{
     BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, UserNetwork,
 };
+use channel::forwards::ForwardReach;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::user_reports::{UserFigures, UserQuestion};
 use driver::device::{Device, NotReady, OpenError};
@@ -316,7 +317,7 @@ impl Driver {
                     self.kill();
                 }
                 SupervisorRequest::VhostRefused { reason } if self.does_without_vhost() => {
-                    let (interface, reason) = (&self.spec.device.interface, printable(&reason));
+                    let (interface, reason) = (&*self.spec.device.interface, printable(&reason));
                     tracing::warn!(
                         interface,
                         "no driver \"vhost-net\": {reason}; \"tap\" is used"
@@ -382,10 +383,13 @@ impl Driver {
     }
 
     /// Has the process of a user port follow its network and the host's resolvers.
-    pub(super) fn follow_network(&mut self, resolvers: &[IpAddr]) {
+    pub(super) fn follow_network(&mut self, resolvers: &[IpAddr], reach: &ForwardReach) {
         let runs = self.is_alive() && !self.is_stopping() && !self.killed;
         let process = self.child.as_ref().filter(|_| runs);
-        self.user.follow(resolvers, self.device.as_ref(), process);
+        let netns = self.spec.device.netns.as_ref();
+        let permit = |listen| reach.permit(listen, netns);
+        self.user
+            .follow(resolvers, self.device.as_ref(), process, permit);
     }
 
     /// Returns the descriptors to poll. Messages of a killed process are ignored.
@@ -454,7 +458,7 @@ impl Driver {
     fn check_shared(&mut self) {
         if self.device.as_mut().is_some_and(Device::check_sharing) {
             tracing::info!(
-                interface = self.spec.device.interface,
+                interface = &*self.spec.device.interface,
                 "interface no longer shared with another port"
             );
         }
@@ -557,7 +561,7 @@ impl Driver {
         }
         let device = open(&self.spec.device).map_err(|e| e.to_string())?;
         tracing::info!(
-            interface = self.spec.device.interface,
+            interface = &*self.spec.device.interface,
             "interface opened again"
         );
         self.suspect = false;
@@ -588,7 +592,7 @@ impl Driver {
         self.enter(groups, queues, given.back_end);
         let start = DriverStart {
             port: self.spec.port,
-            name: self.spec.name.clone(),
+            name: self.spec.name.to_string(),
             back_end: given.back_end,
             uso: given.uso,
             queues,
@@ -628,7 +632,7 @@ impl Driver {
     pub(super) fn state(&self) -> DriverState {
         let info = self.child.as_ref().map(Child::info);
         DriverState {
-            name: self.spec.name.clone(),
+            name: self.spec.name.to_string(),
             back_end: self.device.as_ref().map(Device::back_end),
             // Reported separately.
             mac: None,

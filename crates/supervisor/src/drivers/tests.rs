@@ -1,9 +1,13 @@
 //! Drivers with idle processes, whose messages the tests send.
 
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use channel::driving::{Choice, DeviceSpec, DriverCounters};
+use channel::driving::{
+    Choice, DeviceSpec, DriverCounters, ForwardProtocol, Listen, UserForward, UserNetwork,
+};
+use channel::forwards::ForwardReach;
 use channel::link::{Link, Received};
 use channel::supervision::SupervisorRequest;
 use channel::user_reports::{UserPage, UserRows, UserTable};
@@ -24,11 +28,11 @@ struct World {
 pub(super) fn spec() -> DriverSpec {
     DriverSpec {
         port: PortId(3),
-        name: "p".to_owned(),
+        name: "p".parse().unwrap(),
         device: DeviceSpec {
             choice: Choice::Packet,
             own: false,
-            interface: "no-such-if0".to_owned(),
+            interface: "no-such-if0".parse().unwrap(),
             netns: None,
             address: None,
             mac: None,
@@ -191,7 +195,7 @@ fn a_driver_with_another_interface_is_stopped_and_its_counters_continue() {
     });
     driver.child = driver.child.take().map(|child| child.restarted(2));
     let mut other = spec();
-    other.device.interface = "no-such-if1".to_owned();
+    other.device.interface = "no-such-if1".parse().unwrap();
     if let Err((_, reason)) = world.drivers.set(vec![other]) {
         return skipped(format!("no interface can be opened here ({reason})"));
     }
@@ -246,7 +250,7 @@ fn an_interface_that_cannot_be_used_leaves_the_driver_as_it_is() {
     let mut world = world();
     let pid = world.drivers.states()[0].pid;
     let mut other = spec();
-    other.device.interface = "lo".to_owned();
+    other.device.interface = "lo".parse().unwrap();
     let (port, reason) = world.drivers.set(vec![other]).unwrap_err();
     assert_eq!(port, "p");
     assert!(reason.contains("lo"), "{reason}");
@@ -329,7 +333,7 @@ fn a_port_without_a_driver_answers_no_question() {
         from: 0,
     };
     for port in ["p", "q"] {
-        world.drivers.ask(port, question);
+        world.drivers.ask(&port.parse().unwrap(), question);
         let pages = world.drivers.take_pages();
         let page = Err("it has no driver".to_owned());
         let port = port.to_owned();
@@ -340,4 +344,73 @@ fn a_port_without_a_driver_answers_no_question() {
         };
         assert_eq!(pages, [expected]);
     }
+}
+
+/// Returns the network of a user port with these forwards of TCP.
+fn network(listens: &[SocketAddr]) -> UserNetwork {
+    let forward = |address: &SocketAddr| UserForward {
+        listen: Listen {
+            protocol: ForwardProtocol::Tcp,
+            address: *address,
+        },
+        to: "10.0.2.15".to_owned(),
+        port: 22,
+    };
+    UserNetwork {
+        network: "10.0.2.0/24".to_owned(),
+        network6: None,
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1500,
+        dns: false,
+        resolvers: Vec::new(),
+        allow: Vec::new(),
+        deny: Vec::new(),
+        host: Vec::new(),
+        guests: Vec::new(),
+        forwards: listens.iter().map(forward).collect(),
+    }
+}
+
+/// Returns an address with a port that is free now.
+fn free(ip: &str) -> SocketAddr {
+    let socket = TcpListener::bind((ip, 0)).unwrap();
+    socket.local_addr().unwrap()
+}
+
+#[test]
+fn forwards_are_bound_where_the_start_permits_and_nowhere_else() {
+    let user = |netns: Option<&str>| {
+        let mut spec = spec();
+        spec.device.choice = Choice::User;
+        spec.device.own = true;
+        spec.device.netns = netns.map(|path| path.parse().unwrap());
+        vec![spec]
+    };
+    let name = || "p".parse::<PortName>().unwrap();
+    let (loopback, wildcard, own) = (free("127.0.0.1"), free("0.0.0.0"), "/proc/self/ns/net");
+    let is_bound = |address| TcpListener::bind(address).is_err();
+    let low = SocketAddr::from(([127, 0, 0, 1], 7));
+    let mut drivers = Drivers::default();
+    drivers.set(user(None)).unwrap();
+    drivers.set_networks(vec![(name(), network(&[loopback, wildcard, low]))]);
+    assert!(is_bound(loopback) && !is_bound(wildcard));
+    let reason = drivers.states()[0].reason.clone().unwrap();
+    for refused in [wildcard, low] {
+        assert!(
+            reason.contains(&format!("tcp {refused}: neither")),
+            "{reason}"
+        );
+    }
+    // The network namespace counts, too: this one is ours, but by a path of control's choice.
+    drivers.set(user(Some(own))).unwrap();
+    assert!(!is_bound(loopback), "{:?}", drivers.states()[0].reason);
+    let listens = network(&[wildcard])
+        .forwards
+        .iter()
+        .map(|of| of.listen)
+        .collect();
+    let mut drivers = Drivers::within(ForwardReach::new(listens, &[], Vec::new()));
+    drivers.set(user(None)).unwrap();
+    drivers.set_networks(vec![(name(), network(&[wildcard]))]);
+    assert!(is_bound(wildcard), "{:?}", drivers.states()[0].reason);
 }

@@ -6,13 +6,16 @@
 //!     additions of version 11 (postcard)
 //!     additions of version 12 (postcard): vCPU states, and `kick_us` of the settings
 //!     additions of version 13 (postcard): drivers
-//!     additions of version 14 (postcard): networks and kept flows of user ports
+//!     additions of version 15 (postcard): networks and kept flows of user ports, and where their
+//!     forwards may listen
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{DriverCounters, DriverSpec, Listen, UserNetwork, of_every_build};
 use channel::formats::SUPERVISOR_VERSIONS;
+use channel::forwards::ForwardReach;
+use channel::names::PortName;
 use channel::supervision::{GuestWatch, SocketDir, SwitchSettings};
 use driver::device::Parts;
 use port::PortId;
@@ -47,7 +50,7 @@ pub(crate) struct Record {
     /// Source of vCPU states; `None` before version 12.
     #[serde(skip)]
     pub(super) guests: Option<PassedGuests>,
-    /// User ports; none before version 14.
+    /// User ports; none before version 15.
     #[serde(skip)]
     pub(super) users: PassedUsers,
 }
@@ -139,20 +142,22 @@ impl DriverAddition {
     }
 }
 
-/// Addition of version 14: user ports.
+/// Addition of version 15: user ports.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PassedUsers {
     /// Networks by the names of ports.
-    pub(crate) networks: Vec<(String, UserNetwork)>,
+    pub(crate) networks: Vec<(PortName, UserNetwork)>,
     /// Kept flows.
     pub(crate) flows: Vec<PassedFlows>,
+    /// Where forwards may listen.
+    pub(crate) reach: ForwardReach,
 }
 
 /// Kept flows of a user port, and its listening sockets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct PassedFlows {
     /// The name of the port.
-    pub(crate) port: String,
+    pub(crate) port: PortName,
     /// The memory for records of flows and leases, and the number of the former.
     pub(crate) records: FdIndex,
     pub(crate) slots: u32,
@@ -169,7 +174,7 @@ const WITH_GUESTS: u32 = 12;
 /// First version with [`DriverAdditions`].
 const WITH_DRIVERS: u32 = 13;
 /// First version with [`PassedUsers`].
-const WITH_USERS: u32 = 14;
+const WITH_USERS: u32 = 15;
 
 /// Sockets and their paths.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]

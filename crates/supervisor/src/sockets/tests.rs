@@ -356,3 +356,15 @@ fn root_changes_the_owner_repeatedly() {
         assert_eq!((&*now.0, &*now.1, mode_of(&path)), (user, group, 0o660));
     }
 }
+
+#[test]
+fn low_tcp_ports_are_bound_at_the_start_only() {
+    use channel::supervision::tcp_path;
+    let mut world = world();
+    let low = tcp_path(([127, 0, 0, 1], 7).into());
+    world.sockets.settled();
+    let refused = world.sockets.listen(&low).unwrap_err().to_string();
+    assert!(refused.contains("takes a restart"), "{refused}");
+    let any = tcp_path(([0, 0, 0, 0], 0).into());
+    assert!(world.sockets.listen(&any).is_err(), "all addresses");
+}

@@ -41,6 +41,12 @@ pub struct SwitchSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 64)]
     pub socket_dirs: Vec<String>,
+    /// Addresses of the host at which forwards of user ports may listen, from port 1024 on. So they
+    /// may at loopback addresses and at those of the forwards with which Lasthop was started; below
+    /// port 1024 they may listen as at the start only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
+    pub forward_addresses: Vec<String>,
 }
 
 impl Default for SwitchSpec {
@@ -53,6 +59,7 @@ impl Default for SwitchSpec {
             guest_state: GuestStates::default(),
             helpers: HelpersSpec::default(),
             socket_dirs: Vec::new(),
+            forward_addresses: Vec::new(),
         }
     }
 }

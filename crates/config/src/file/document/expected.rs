@@ -18,6 +18,7 @@ const FILE_KEYS: &[Expected] = &[
     ("forward.to", None, user::TO),
     ("helpers.cores", None, expect::CORES),
     ("switch.socket_dirs", None, expect::SOCKET_DIRS),
+    ("switch.forward_addresses", None, expect::FORWARD_ADDRESSES),
     ("port_security.macs", None, expect::ALLOWED_MACS),
     ("port_security.addresses", None, expect::ALLOWED_ADDRESSES),
     ("port.limits.from_guest", None, expect::RATE),

@@ -53,7 +53,7 @@ fn keys_are_read_into_the_desired_state() {
     assert!(!state.ports.iter().any(desired::listens));
 
     let driver = desired::driver_of(&up, PortId(7)).unwrap();
-    assert_eq!((driver.port, driver.name.as_str()), (PortId(7), "up"));
+    assert_eq!((driver.port, &*driver.name), (PortId(7), "up"));
     assert_eq!(
         (driver.device.choice, driver.device.own),
         (Choice::Auto, false)

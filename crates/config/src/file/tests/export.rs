@@ -59,35 +59,42 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
     );
     let dirs = vec(text().prop_map(|text| format!("/srv/{text}")), 0..3);
     let name = prop_oneof![Just("lasthop".to_owned()), "[a-z]{1,9}"];
-    let parts = (name, words, of(coalescing), of(helpers), dirs);
-    parts.prop_map(|(name, words, coalescing, helpers, socket_dirs)| {
-        let (poll, workers, guest_state) = words;
-        let mut spec = SwitchSpec {
-            name,
-            poll,
-            workers,
-            guest_state,
-            socket_dirs,
-            ..SwitchSpec::default()
-        };
-        if let Some((enabled, period_us, frames, kick_us)) = coalescing {
-            spec.coalescing = CoalescingSpec {
-                enabled,
-                period_us,
-                frames,
-                kick_us,
+    let addresses = vec(
+        any::<std::net::IpAddr>().prop_map(|ip| ip.to_string()),
+        0..3,
+    );
+    let parts = (name, words, of(coalescing), of(helpers), (dirs, addresses));
+    parts.prop_map(
+        |(name, words, coalescing, helpers, (socket_dirs, forward_addresses))| {
+            let (poll, workers, guest_state) = words;
+            let mut spec = SwitchSpec {
+                name,
+                poll,
+                workers,
+                guest_state,
+                socket_dirs,
+                forward_addresses,
+                ..SwitchSpec::default()
             };
-        }
-        if let Some((enabled, backlog, hysteresis_us, cores)) = helpers {
-            spec.helpers = HelpersSpec {
-                enabled,
-                backlog,
-                hysteresis_us,
-                cores,
-            };
-        }
-        spec
-    })
+            if let Some((enabled, period_us, frames, kick_us)) = coalescing {
+                spec.coalescing = CoalescingSpec {
+                    enabled,
+                    period_us,
+                    frames,
+                    kick_us,
+                };
+            }
+            if let Some((enabled, backlog, hysteresis_us, cores)) = helpers {
+                spec.helpers = HelpersSpec {
+                    enabled,
+                    backlog,
+                    hysteresis_us,
+                    cores,
+                };
+            }
+            spec
+        },
+    )
 }
 
 /// Segments in any order, the default one among them or not, with tags that differ.

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use channel::driving::{Calls, DriverSpec, DriverState, UserNetwork};
+use channel::forwards::ForwardReach;
 use channel::link::{Link, Received};
+use channel::names::PortName;
 use channel::owners::{NoSocket, SocketOwner};
 use channel::sockets::SocketType;
 use channel::supervision::{
@@ -279,6 +281,17 @@ impl SupervisorLink {
         self.request(SupervisorRequest::SocketDirs, dirs)
     }
 
+    /// Requests the places where forwards may listen.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn forward_reach(
+        &mut self,
+    ) -> impl Future<Output = io::Result<ForwardReach>> + use<> {
+        let reach = accept!(SupervisorEvent::ForwardReach(reach) => reach);
+        self.request(SupervisorRequest::ForwardReach, reach)
+    }
+
     /// Requests the states of the drivers; if some are `weighted`, which of these CPU weights have
     /// no effect; and with user ports their figures.
     ///
@@ -351,20 +364,21 @@ impl SupervisorLink {
         port: &str,
         question: UserQuestion,
     ) -> impl Future<Output = io::Result<Result<UserPage, String>>> + use<> {
+        let name = port.parse::<PortName>().map_err(io::Error::other);
         let port = port.to_owned();
-        let request = SupervisorRequest::UserTable {
-            port: port.clone(),
-            question,
-        };
+        let asked = name.map(|port| SupervisorRequest::UserTable { port, question });
         // Answers to equal questions are equal, too.
-        self.request(request, move |(event, fds)| match event {
-            SupervisorEvent::UserPage {
-                port: of,
-                question: answered,
-                page,
-            } if of == port && answered == question => Ok(page),
-            other => Err((other, fds)),
-        })
+        let answered = asked.map(|request| {
+            self.request(request, move |(event, fds)| match event {
+                SupervisorEvent::UserPage {
+                    port: of,
+                    question: answered,
+                    page,
+                } if of == port && answered == question => Ok(page),
+                other => Err((other, fds)),
+            })
+        });
+        async move { answered?.await }
     }
 
     /// Requests the speeds of interfaces, in bits a second, by the names of ports.
@@ -413,7 +427,7 @@ impl SupervisorLink {
     /// # Errors
     /// The supervisor is gone.
     pub(in crate::engine) fn set_rooms(&mut self, rooms: Vec<(String, u64)>) -> io::Result<()> {
-        self.send(SupervisorRequest::Rooms(rooms))
+        self.send(SupervisorRequest::Rooms(named(rooms)?))
     }
 
     /// Sends the CPU weights of drivers, by the names of ports.
@@ -424,7 +438,7 @@ impl SupervisorLink {
         &mut self,
         weights: Vec<(String, u16)>,
     ) -> io::Result<()> {
-        self.send(SupervisorRequest::CpuWeights(weights))
+        self.send(SupervisorRequest::CpuWeights(named(weights)?))
     }
 
     /// Sends the networks of user ports, by the names of ports.
@@ -435,7 +449,7 @@ impl SupervisorLink {
         &mut self,
         networks: Vec<(String, UserNetwork)>,
     ) -> io::Result<()> {
-        self.send(SupervisorRequest::UserNetworks(networks))
+        self.send(SupervisorRequest::UserNetworks(named(networks)?))
     }
 
     /// Requests the report on vCPU states.
@@ -545,6 +559,14 @@ impl SupervisorLink {
             self.end();
         }
     }
+}
+
+/// Returns values with checked names of ports.
+fn named<T>(all: Vec<(String, T)>) -> io::Result<Vec<(PortName, T)>> {
+    let name = |name: String| PortName::try_from(name).map_err(io::Error::other);
+    all.into_iter()
+        .map(|(text, value)| Ok((name(text)?, value)))
+        .collect()
 }
 
 fn no_socket() -> io::Error {

@@ -484,7 +484,7 @@ fn a_port_gets_another_interface_and_keeps_its_number() {
     let has = |world: &World| {
         let supervisor = world.supervisor();
         let driver = &supervisor.drivers[0];
-        (driver.port, driver.device.interface.clone())
+        (driver.port, driver.device.interface.to_string())
     };
     let status = engine.set_port("up", &interface(Some("eth1"))).unwrap();
     assert_eq!(status.interface.as_deref(), Some("eth1"));

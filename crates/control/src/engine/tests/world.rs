@@ -18,9 +18,11 @@ use api::v1::{
 use channel::capture::{self, CaptureCommand, Writer};
 use channel::driving::{BackEnd, DriverCounters, DriverSpec, DriverState};
 use channel::flows::{CachedFlow, FoundFlow};
+use channel::forwards::ForwardReach;
 use channel::limits::Limits;
 use channel::link::{self, Link, Received};
 use channel::mirrors::Mirror;
+use channel::names::PortName;
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::rules::RuleUse;
@@ -612,6 +614,9 @@ fn run_supervisor(
                 };
                 (SupervisorEvent::SocketDirs(vec![all]), None)
             }
+            SupervisorRequest::ForwardReach => {
+                (SupervisorEvent::ForwardReach(ForwardReach::default()), None)
+            }
             SupervisorRequest::Dials(all) => {
                 let mut beyond = all
                     .iter()
@@ -623,9 +628,12 @@ fn run_supervisor(
                 (SupervisorEvent::Dials { error }, None)
             }
             SupervisorRequest::Drivers(specs) => {
-                let bad = |s: &&DriverSpec| supervisor.taken.contains(&s.device.interface);
+                let bad = |s: &&DriverSpec| supervisor.taken.contains(&*s.device.interface);
                 let reason = |s: &DriverSpec| format!("interface {}: busy", s.device.interface);
-                let error = specs.iter().find(bad).map(|s| (s.name.clone(), reason(s)));
+                let error = specs
+                    .iter()
+                    .find(bad)
+                    .map(|s| (s.name.to_string(), reason(s)));
                 if error.is_none() {
                     supervisor.drivers = specs;
                 }
@@ -636,11 +644,11 @@ fn run_supervisor(
                 continue;
             }
             SupervisorRequest::Rooms(rooms) => {
-                supervisor.rooms = rooms;
+                supervisor.rooms = texts(rooms);
                 continue;
             }
             SupervisorRequest::CpuWeights(weights) => {
-                supervisor.cpu_weights.push(weights);
+                supervisor.cpu_weights.push(texts(weights));
                 continue;
             }
             SupervisorRequest::CpuWeightErrors => {
@@ -677,7 +685,7 @@ fn run_supervisor(
             SupervisorRequest::UserTable { port, question } => {
                 let page = supervisor.user_page(&port, question);
                 let event = SupervisorEvent::UserPage {
-                    port,
+                    port: port.to_string(),
                     question,
                     page,
                 };
@@ -690,7 +698,7 @@ fn run_supervisor(
                 (SupervisorEvent::KernelDrops(drops.collect()), None)
             }
             SupervisorRequest::InterfaceAddresses => {
-                let names = supervisor.drivers.iter().map(|spec| spec.name.clone());
+                let names = supervisor.drivers.iter().map(|spec| spec.name.to_string());
                 let addresses = names.map(|name| (name, [2, 0, 0, 0, 0, 1])).collect();
                 (SupervisorEvent::InterfaceAddresses(addresses), None)
             }
@@ -731,9 +739,15 @@ fn watched(watch: &GuestWatch) -> WatchedGuests {
     }
 }
 
+/// Returns values by the texts of names.
+fn texts<T>(all: Vec<(PortName, T)>) -> Vec<(String, T)> {
+    let all = all.into_iter();
+    all.map(|(name, value)| (name.to_string(), value)).collect()
+}
+
 fn driver_state(spec: &DriverSpec) -> DriverState {
     DriverState {
-        name: spec.name.clone(),
+        name: spec.name.to_string(),
         back_end: Some(BackEnd::Packet),
         mac: None,
         user: None,

@@ -42,7 +42,7 @@ fn spec() -> DeviceSpec {
     DeviceSpec {
         choice: Choice::Xdp,
         own: false,
-        interface: "up0".to_owned(),
+        interface: "up0".parse().unwrap(),
         netns: None,
         address: None,
         mac: None,
@@ -151,7 +151,7 @@ fn frame(len: usize) -> Vec<u8> {
 fn peer() -> Interface {
     let spec = DeviceSpec {
         choice: Choice::Packet,
-        interface: "wire0".to_owned(),
+        interface: "wire0".parse().unwrap(),
         ..spec()
     };
     let mut device = Device::open(&spec).unwrap();

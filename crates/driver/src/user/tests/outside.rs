@@ -25,7 +25,7 @@ fn outside() -> Option<Outside> {
     let spec = DeviceSpec {
         choice: Choice::Tap,
         own: true,
-        interface: "up0".to_owned(),
+        interface: "up0".parse().unwrap(),
         netns: None,
         address: Some((IpAddr::from(OWN), 24)),
         mac: None,

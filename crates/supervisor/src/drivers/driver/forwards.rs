@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use channel::driving::{Listen, UserForward};
+use channel::forwards::{PermittedListen, Refused};
 use driver::device::Device;
 use sys::descriptors::MAX_FDS;
 
@@ -17,7 +18,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub(in crate::drivers) struct Forwards {
     desired: Vec<UserForward>,
     open: BTreeMap<Listen, OwnedFd>,
-    /// Refusals of the system.
+    /// Refusals.
     refused: Vec<String>,
     /// When these are tried again.
     retry: Option<Instant>,
@@ -34,9 +35,15 @@ impl Forwards {
         }
     }
 
-    /// Opens and closes sockets as desired; those that the system refuses are tried again. Returns
-    /// whether a process is to have others.
-    pub(super) fn set(&mut self, desired: &[UserForward], device: &Device, now: Instant) -> bool {
+    /// Opens and closes sockets as desired and permitted; those that are refused are tried again.
+    /// Returns whether a process is to have others.
+    pub(super) fn set(
+        &mut self,
+        desired: &[UserForward],
+        device: &Device,
+        permit: impl Fn(Listen) -> Result<PermittedListen, Refused>,
+        now: Instant,
+    ) -> bool {
         let is_new = self.desired != desired;
         if !is_new && self.retry.is_none_or(|retry| now < retry) {
             return false;
@@ -51,9 +58,13 @@ impl Forwards {
             if self.open.contains_key(&listen) {
                 continue;
             }
-            match device.listen(listen) {
+            let opened = match permit(listen) {
+                Ok(permitted) => device.listen(permitted).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match opened {
                 Ok(socket) => drop(self.open.insert(listen, socket)),
-                Err(error) => refused.push(error.to_string()),
+                Err(error) => refused.push(error),
             }
         }
         if refused != self.refused {
@@ -70,7 +81,7 @@ impl Forwards {
         has_changed
     }
 
-    /// Returns the refusals of the system in words.
+    /// Returns the refusals in words.
     pub(super) fn refused(&self) -> Option<String> {
         (!self.refused.is_empty()).then(|| self.refused.join("; "))
     }

@@ -5,7 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use channel::driving::UserNetwork;
+use channel::driving::{Listen, UserNetwork};
+use channel::forwards::{PermittedListen, Refused};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::user_reports::{UserFigures, UserTotals};
 use driver::device::Device;
@@ -71,16 +72,19 @@ impl UserPort {
         !stays
     }
 
-    /// Fills in the host's resolvers, opens the listening sockets of forwards, and has a process
-    /// that runs follow.
+    /// Fills in the host's resolvers, opens the permitted listening sockets of forwards, and has a
+    /// process that runs follow.
     pub(super) fn follow(
         &mut self,
         resolvers: &[IpAddr],
         device: Option<&Device>,
         process: Option<&Child>,
+        permit: impl Fn(Listen) -> Result<PermittedListen, Refused>,
     ) {
         if let Some((network, device)) = self.desired.as_ref().zip(device)
-            && self.forwards.set(&network.forwards, device, Instant::now())
+            && self
+                .forwards
+                .set(&network.forwards, device, permit, Instant::now())
             && let Some(process) = process
         {
             // A process whose link is full does not answer pings either.

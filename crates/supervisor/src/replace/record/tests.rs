@@ -54,11 +54,11 @@ fn child(pid: u32, link: u32) -> PassedChild {
 fn driver(complete: bool) -> PassedDriver {
     let spec = DriverSpec {
         port: PortId(3),
-        name: text("up"),
+        name: "up".parse().unwrap(),
         device: DeviceSpec {
             choice: Choice::Xdp,
             own: false,
-            interface: text("up0"),
+            interface: "up0".parse().unwrap(),
             netns: None,
             address: None,
             mac: None,
@@ -173,7 +173,7 @@ fn record() -> Record {
             to: text("0.2.0"),
             failed: Some(text("it hangs")),
         }),
-        version: 14,
+        version: 15,
         command_line: CommandLineFiles {
             own: Some(index(30)),
             new: Some(index(31)),
@@ -187,14 +187,15 @@ fn record() -> Record {
             reason: Some(text("no right")),
         }),
         users: PassedUsers {
-            networks: vec![(text("out"), network())],
+            networks: vec![("out".parse().unwrap(), network())],
             flows: vec![PassedFlows {
-                port: text("out"),
+                port: "out".parse().unwrap(),
                 records: index(34),
                 slots: 8192,
                 sockets: vec![(0, index(35)), (7, index(36))],
                 listening: vec![(listen(), index(37))],
             }],
+            reach: ForwardReach::new(vec![listen()], &[], vec!["blue".parse().unwrap()]),
         },
     }
 }
@@ -282,7 +283,7 @@ fn truncated_and_extended_records_are_refused() {
 fn other_versions_are_refused() {
     let mut bytes = record().to_trial_bytes().unwrap();
     assert!(Record::from_bytes(&bytes).is_ok());
-    for version in [9, 15] {
+    for version in [9, 14, 16] {
         bytes[0] = version;
         let error = Record::from_bytes(&bytes).unwrap_err();
         assert_eq!(error, format!("unsupported record version {version}"));
