@@ -20,6 +20,7 @@
 //! * [`precopy`]: live migration of a guest's memory by a VMM
 //! * [`samples`]: committed samples of records
 //! * [`clock`]: a clock that tests move
+//! * [`confined`]: what a list of system calls lets through
 //! * [`lasthop`]: a running Lasthop in a folder of its own, and its command line
 //! * [`process`]: processes that cannot outlive their test
 //! * [`procfs`]: children, descriptors, memory and CPU time of processes
@@ -32,6 +33,7 @@
 //! rule.
 
 pub mod clock;
+pub mod confined;
 pub mod driver;
 pub mod features;
 pub mod frontend;

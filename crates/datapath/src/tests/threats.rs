@@ -5,15 +5,13 @@
 
 use policy::DECISION_MASK;
 use policy::port_security::{Macs, PortSecurity};
-use port::DropReason;
-use testkit::packets::{Flow, ethernet, mac, rarp, tcp, udp};
+use testkit::packets::{Flow, mac, rarp, tcp, udp};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use super::bench::{Bench, Move::*};
 
 const IPV6: u16 = 0x86dd;
-const LLDP: u16 = 0x88cc;
 
 /// Sends `odd` first, so that it makes a flow, and then `plain`, which has another destination or
 /// none. Both arrive unchanged, and flows depend on the fields of decisions only.
@@ -218,30 +216,6 @@ fn cve_2016_10377_a_total_length_below_the_header_passes_no_list() {
 }
 
 #[test]
-fn cve_2022_4337_and_cve_2022_4338_lldp_is_not_parsed() {
-    // Organization-specific TLVs shorter than their own header, and lengths beyond the frame.
-    for tlv in [
-        &[0xfe, 0x00][..],
-        &[0xfe, 0x03, 0, 0, 0],
-        &[0xff, 0xff, 1],
-        &[2, 0xff],
-    ] {
-        let payload = [tlv, &[0; 46]].concat();
-        let odd = ethernet(mac(2), mac(1), LLDP, &payload);
-        let to_3 = honest();
-        matches_only_its_own(&odd, &[(&to_3, 3)]);
-        // Frames to the group address of LLDP are dropped and counted.
-        let mut bench = Bench::with_stations();
-        let group = ethernet([1, 0x80, 0xc2, 0, 0, 0x0e], mac(1), LLDP, &payload);
-        let bytes = group.len() as u64;
-        let dropped = Drop(1, DropReason::LinkLocal, 1);
-        bench.step(&[From(1, 1, bytes), Misses(1), Upcalls(1), dropped], |b| {
-            b.send_and_decide(1, &group);
-        });
-    }
-}
-
-#[test]
 fn cve_2023_1668_a_packet_of_protocol_0_makes_no_flow_for_others() {
     let mut odd = udp(&Flow::v4(1, 2), &[3; 40]);
     odd[14 + 9] = 0;
@@ -347,31 +321,4 @@ fn a_forbidden_sender_gets_no_reply_to_rejected_frames() {
         bench.send_and_decide(1, &dns());
         assert_eq!(bench.port(1).frames().len(), 1, "its own");
     }
-}
-
-#[test]
-fn cve_2026_34956_ftp_is_not_parsed() {
-    for line in [
-        &b"PORT 10,0,0,1,255,255,255\r\n"[..],
-        b"227 (,,,,,)\r\n",
-        b"EPRT |||||\r\n",
-    ] {
-        let odd = tcp(&Flow::v4(1, 2).ports(21, 21), 1, line);
-        let to_3 = honest();
-        matches_only_its_own(&odd, &[(&to_3, 3)]);
-    }
-}
-
-/// A DHCPv6 solicitation whose option length exceeds the packet: it is forwarded by its address,
-/// and gets no reply.
-#[test]
-fn cve_2026_5367_dhcpv6_is_not_answered() {
-    let option_too_long = [1, 0, 0, 7, 0, 1, 0xff, 0xff, 0, 1];
-    let request = udp(&Flow::v6(1, 2).ports(546, 547), &option_too_long);
-    let bytes = request.len() as u64;
-    let mut bench = Bench::with_stations();
-    let moves = [From(1, 1, bytes), Misses(1), Upcalls(1), To(2, 1, bytes)];
-    bench.step(&moves, |b| b.send_and_decide(1, &request));
-    assert_eq!(bench.port(2).frames(), [request]);
-    assert!(bench.port(1).frames().is_empty(), "no answer");
 }

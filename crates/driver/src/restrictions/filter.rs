@@ -126,6 +126,8 @@ const LIST: &[Allowed] = &[
 
 #[cfg(test)]
 mod tests {
+    use testkit::confined::refused_options;
+
     use super::*;
 
     /// The names of all calls on the lists.
@@ -216,9 +218,20 @@ mod tests {
     }
 
     #[test]
-    fn no_close_of_a_connection_can_be_made_to_wait() {
-        let linger = (libc::SOL_SOCKET as u32, libc::SO_LINGER as u32);
-        assert!(!OPTIONS.contains(&linger));
+    fn options_by_which_a_close_waits_are_refused() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let refused = refused_options(
+            || sandbox::filter::install(&list(BackEnd::User)),
+            &socket,
+            &[
+                (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+                (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+                (libc::SOL_SOCKET, libc::SO_LINGER),
+                (libc::SOL_SOCKET, libc::SO_SNDBUF),
+                (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+            ],
+        );
+        assert_eq!(refused, [false, false, true, true, true]);
     }
 
     #[test]

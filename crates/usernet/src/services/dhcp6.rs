@@ -96,3 +96,55 @@ fn read<'a>(mut options: &'a [u8], own: &[u8]) -> Result<Options<'a>, Refusal> {
     }
     Ok(read)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT_ID: [u8; 14] = [0, 1, 0, 1, 1, 2, 3, 4, 2, 0, 0, 0, 0, 1];
+
+    /// Returns the answer to a message with these options, the last of which says this length.
+    fn ask(message: u8, options: &[(u16, &[u8])], last: Option<u16>) -> Result<Vec<u8>, Refusal> {
+        let mac = MacAddr([2, 0, 0, 0, 0, 2]);
+        let (prefix, prefix6) = ("10.0.2.0/24".parse(), "fd00:1::/64".parse().ok());
+        let network = Network::new(prefix.unwrap(), prefix6, mac, 1500).unwrap();
+        let mut bytes = vec![message, 1, 2, 3];
+        for (n, (code, value)) in options.iter().enumerate() {
+            let own = value.len() as u16;
+            let len = last.filter(|_| n + 1 == options.len()).unwrap_or(own);
+            bytes.extend([code.to_be_bytes(), len.to_be_bytes()].concat());
+            bytes.extend(*value);
+        }
+        let from = (mac, "fe80::2".parse().unwrap());
+        Ok(answer(&network, true, from, &bytes)?.unwrap_or_default())
+    }
+
+    /// OVN copied a client identifier into its answer by the length that the option says, and
+    /// returned bytes behind the packet.
+    #[test]
+    fn cve_2026_5367_no_option_is_longer_than_its_message() {
+        let id = &CLIENT_ID[..];
+        let good = ask(INFORMATION_REQUEST, &[(1, id)], None).unwrap();
+        let repeated = good.windows(id.len()).filter(|window| *window == id);
+        assert_eq!(repeated.count(), 1, "the identifier comes back once");
+        // The length of the frame is that of its parts: Ethernet, IPv6, UDP, message, options.
+        assert_eq!(
+            good.len(),
+            14 + 40 + 8 + 4 + (4 + id.len()) + (4 + 10) + (4 + 16)
+        );
+        for code in [1, 2, 3, 6, 25, 39] {
+            for beyond in [id.len() as u16 + 1, 255, 0x7fff, 0x8000, u16::MAX] {
+                for message in [1, INFORMATION_REQUEST] {
+                    let refused = ask(message, &[(code, id)], Some(beyond));
+                    assert_eq!(refused, Err(Refusal::Protocol), "{code} {beyond}");
+                    let behind = ask(message, &[(1, id), (code, id)], Some(beyond));
+                    assert_eq!(behind, Err(Refusal::Protocol), "{code} {beyond}");
+                }
+            }
+        }
+        for bytes in [1, 2, 3] {
+            let cut = [&[INFORMATION_REQUEST, 1, 2, 3][..], &[0, 1, 0][..bytes]].concat();
+            assert!(read(&cut[4..], &[]).is_err(), "{bytes} bytes of an option");
+        }
+    }
+}
