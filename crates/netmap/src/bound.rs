@@ -148,11 +148,12 @@ fn source(name: &Name, request: &abi::Register) -> Result<Source, Errno> {
             sources.ports.insert(port.clone(), Arc::downgrade(&open));
             Ok(Source::Port(open))
         }
-        Name::Pipe { .. } => {
+        Name::Pipe { of, .. } => {
             if let Some(open) = sources.pipes.get(name).and_then(Weak::upgrade) {
                 return Ok(Source::Pipe(open));
             }
-            let open = PipeEnd::open(name, shape)?;
+            let port = sources.ports.get(of).and_then(Weak::upgrade);
+            let open = PipeEnd::open(name, port.as_ref().map(|port| port.region()), shape)?;
             sources.pipes.insert(name.clone(), Arc::downgrade(&open));
             Ok(Source::Pipe(open))
         }

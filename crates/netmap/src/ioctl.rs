@@ -4,6 +4,7 @@
 //! with netmap's error and a line that says so.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -206,10 +207,22 @@ fn port_info(name: &[u8], info: &mut PortInfo) -> Result<(), Errno> {
     } else if info.mem_id > 1 {
         return Err(Errno::INVAL);
     }
-    let region = Region::own()?;
+    let region = memory_of(name)?;
     info.memsize = region.view.size();
     info.mem_id = region.mem_id;
     Ok(())
+}
+
+/// Returns the memory of an open pipe; else that of the ports, whose size all have.
+fn memory_of(name: &[u8]) -> Result<Arc<Region>, Errno> {
+    let open = match is_empty(name) {
+        true => None,
+        false => bound::open_pipe(&Name::read(name)?),
+    };
+    match open {
+        Some(pipe) => Ok(Arc::clone(pipe.region())),
+        None => Region::own().cloned(),
+    }
 }
 
 fn pools_info(name: &[u8], info: &mut PoolsInfo) -> Result<(), Errno> {
@@ -217,7 +230,7 @@ fn pools_info(name: &[u8], info: &mut PoolsInfo) -> Result<(), Errno> {
         return Err(Errno::NXIO);
     }
     geometry(&Name::read(name)?)?;
-    let region = Region::own()?;
+    let region = memory_of(name)?;
     if info.mem_id != 0 && info.mem_id != region.mem_id {
         return Err(Errno::INVAL);
     }

@@ -3,13 +3,17 @@
 //! The first end makes the memory and offers it to control, which passes it to the second. After
 //! that the ends need no other process. When the connection to control breaks, an end dials again
 //! and brings what it has.
+//!
+//! Each pipe has memory of its own, which alone the other end maps. A pipe of a port that this
+//! process has open is in the memory of its ports instead: programs like `lb` swap buffers between
+//! the two, and the other end maps all of it.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -65,9 +69,40 @@ pub(crate) struct PipeEnd {
     is_connected: AtomicBool,
 }
 
-/// Rooms for pipes that this process has made. Another process may have mapped them, so they are
-/// used again for the same pipe only.
+/// Rooms for pipes beside the ports of this process. Another process may have mapped them, so they
+/// are used again for the same pipe only.
 static ROOMS: Mutex<BTreeMap<(String, u16), Rings>> = Mutex::new(BTreeMap::new());
+
+/// Memories of the pipes of a process, which may have both ends of one.
+#[derive(Debug, Default)]
+struct Memories(Mutex<Vec<Weak<Region>>>);
+
+/// Those of this process.
+static MEMORIES: Memories = Memories(Mutex::new(Vec::new()));
+
+impl Memories {
+    /// Returns a number for a further memory.
+    fn number() -> u16 {
+        static NEXT: AtomicU16 = AtomicU16::new(OWN_MEMORY + 1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds a memory.
+    fn add(&self, region: Region) -> Arc<Region> {
+        let region = Arc::new(region);
+        let mut all = lock(&self.0);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&region));
+        region
+    }
+
+    /// Returns the memory of a file that this process has mapped already.
+    fn of(&self, file: BorrowedFd<'_>) -> Option<Arc<Region>> {
+        let all = lock(&self.0);
+        let mut known = all.iter().filter_map(Weak::upgrade);
+        known.find(|region| region.is_file(file))
+    }
+}
 
 fn parts(name: &Name) -> Result<(&str, u16, End), Errno> {
     match name {
@@ -77,19 +112,24 @@ fn parts(name: &Name) -> Result<(&str, u16, End), Errno> {
 }
 
 impl PipeEnd {
-    /// Meets the other end, or makes the pipe.
+    /// Meets the other end, or makes the pipe: in the memory of the port whose pipe it is, if this
+    /// process has that open, else in a new one.
     ///
     /// # Errors
     /// `ENXIO`: there is no such pipe. `EBUSY`: another process has this end. `ENOMEM`: there is no
     /// room, or there are no buffers.
-    pub(crate) fn open(name: &Name, shape: Shape) -> Result<Arc<Self>, Errno> {
-        Self::open_at(name, &name.socket(), Region::own()?, shape)
+    pub(crate) fn open(
+        name: &Name,
+        port: Option<&Arc<Region>>,
+        shape: Shape,
+    ) -> Result<Arc<Self>, Errno> {
+        Self::open_at(name, &name.socket(), (port, &MEMORIES), shape)
     }
 
     fn open_at(
         name: &Name,
         path: &Path,
-        own: &Arc<Region>,
+        (port, memories): (Option<&Arc<Region>>, &Memories),
         shape: Shape,
     ) -> Result<Arc<Self>, Errno> {
         let (of, id, end) = parts(name)?;
@@ -103,9 +143,9 @@ impl PipeEnd {
         let mut made = None;
         let met = meeting::meet(socket.as_fd(), &register, until, |slots| {
             let slots = if slots == 0 { chosen } else { slots };
-            let shared = made.insert(create(own, (of, id), slots)?);
+            let (region, shared) = made.insert(create((port, memories), (of, id), slots)?);
             let [master, slave] = &shared.events;
-            Ok((shared.offer, [own.file(), master.as_fd(), slave.as_fd()]))
+            Ok((shared.offer, [region.file(), master.as_fd(), slave.as_fd()]))
         });
         let (offer, fds) = match met.map_err(refused)? {
             Met::Joined(offer, fds) => (offer, fds),
@@ -114,7 +154,7 @@ impl PipeEnd {
                 return Err(Errno::BUSY);
             }
         };
-        let (region, shared) = join(own, offer, fds).map_err(refused)?;
+        let (region, shared) = join((port, memories), offer, fds).map_err(refused)?;
         let rings = [0, 1].map(|direction| ring(&region, &shared, end, direction));
         let [to_slave, to_master] = rings;
         let (to_slave, to_master) = (Arc::new(to_slave?), Arc::new(to_master?));
@@ -242,31 +282,29 @@ fn watch_socket(epoll: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
     epoll::add(epoll, socket, mark, EventFlags::IN | EventFlags::RDHUP)
 }
 
-/// Makes a pipe in our own memory, or takes the room that it had before.
-fn create(own: &Arc<Region>, (of, id): (&str, u16), slots: u16) -> Result<Shared, Errno> {
-    let mut rooms = lock(&ROOMS);
-    let key = (of.to_owned(), id);
-    let before = rooms.get(&key).filter(|rings| rings.slots == slots);
-    let rings = match before {
-        Some(rings) => *rings,
-        None => {
-            let rings = Rings {
-                slots,
-                file_size: own.geometry.file_size,
-                pool: own.geometry.pool,
-                buffer_size: own.geometry.buffer_size,
-                buffers: own.geometry.buffers,
-                blocks: [own.block(slots)?, own.block(slots)?],
-            };
-            for block in rings.blocks {
-                fill(own, block, slots)?;
-            }
+/// Makes a pipe in new memory; or in that of the port, where it takes the room that it had before.
+fn create(
+    (port, memories): (Option<&Arc<Region>>, &Memories),
+    (of, id): (&str, u16),
+    slots: u16,
+) -> Result<(Arc<Region>, Shared), Errno> {
+    let (region, rings) = match port {
+        Some(port) => {
+            let mut rooms = lock(&ROOMS);
+            let key = (of.to_owned(), id);
+            let before = rooms.get(&key).filter(|rings| rings.slots == slots);
+            let rings = before.map_or_else(|| rings_in(port, slots), |rings| Ok(*rings))?;
             rooms.insert(key, rings);
-            rings
+            (Arc::clone(port), rings)
+        }
+        None => {
+            let region = Region::for_pipe(Memories::number())?;
+            let rings = rings_in(&region, slots)?;
+            (memories.add(region), rings)
         }
     };
     for block in rings.blocks {
-        let lines = own.view.shared(block.lines, 2 * LINES);
+        let lines = region.view.shared(block.lines, 2 * LINES);
         // SAFETY: both ends are gone, says control: nobody else uses the lines.
         unsafe { lines.write_bytes(0, 2 * LINES as usize) };
     }
@@ -276,14 +314,31 @@ fn create(own: &Arc<Region>, (of, id): (&str, u16), slots: u16) -> Result<Shared
     };
     let mut instance = [0; 16];
     rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty())?;
-    Ok(Shared {
+    let shared = Shared {
         offer: Offer {
             // Zero is none.
             instance: u128::from_le_bytes(instance) | 1,
             rings,
         },
         events: [event()?, event()?],
-    })
+    };
+    Ok((region, shared))
+}
+
+/// Makes the rings of a pipe.
+fn rings_in(region: &Region, slots: u16) -> Result<Rings, Errno> {
+    let rings = Rings {
+        slots,
+        file_size: region.geometry.file_size,
+        pool: region.geometry.pool,
+        buffer_size: region.geometry.buffer_size,
+        buffers: region.geometry.buffers,
+        blocks: [region.block(slots)?, region.block(slots)?],
+    };
+    for block in rings.blocks {
+        fill(region, block, slots)?;
+    }
+    Ok(rings)
 }
 
 /// Puts buffers into the slots of a new block.
@@ -303,24 +358,25 @@ fn fill(own: &Region, block: Block, slots: u16) -> Result<(), Errno> {
 
 /// Takes the memory of a pipe, which may be ours.
 fn join(
-    own: &Arc<Region>,
+    (port, memories): (Option<&Arc<Region>>, &Memories),
     offer: Offer,
     [file, master, slave]: [OwnedFd; 3],
 ) -> io::Result<(Arc<Region>, Shared)> {
-    /// Numbers of memories of others.
-    static NEXT: AtomicU16 = AtomicU16::new(OWN_MEMORY + 1);
     let rings = &offer.rings;
-    let region = if own.is_file(file.as_fd()) {
-        Arc::clone(own)
-    } else {
-        let geometry = Geometry {
-            file_size: rings.file_size,
-            pool: rings.pool,
-            buffer_size: rings.buffer_size,
-            buffers: rings.buffers,
-        };
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Region::of_other(out_of_the_way(file), geometry, number)?)
+    let of_port = port.filter(|region| region.is_file(file.as_fd()));
+    let known = of_port.cloned().or_else(|| memories.of(file.as_fd()));
+    let region = match known {
+        Some(region) => region,
+        None => {
+            let geometry = Geometry {
+                file_size: rings.file_size,
+                pool: rings.pool,
+                buffer_size: rings.buffer_size,
+                buffers: rings.buffers,
+            };
+            let file = out_of_the_way(file);
+            memories.add(Region::of_other(file, geometry, Memories::number())?)
+        }
     };
     let fits = |block: &Block| region.contains(*block, rings.slots);
     if !rings.blocks.iter().all(fits) {

@@ -1,5 +1,5 @@
 //! Memory with rings and buffers: one sealed, sparse file for all ports of a process, and one more
-//! for each pipe whose other end has brought the memory.
+//! for each pipe, which this process or that of the other end has made.
 //!
 //! ```text
 //!   shared file:  0 .. CONTROL      blocks: the slots of a ring, then a page with its index lines
@@ -24,7 +24,7 @@ use interpose::system::out_of_the_way;
 const CONTROL: u64 = 32 << 20;
 /// Bytes of a buffer.
 pub(crate) const BUFFER_SIZE: u32 = 2048;
-/// Buffers of a process, and the variable that changes it.
+/// Buffers of memory that a process makes, and the variable that changes it.
 const BUFFERS: u32 = 65_536;
 const BUFFERS_VARIABLE: &str = "LASTHOP_NETMAP_BUFFERS";
 /// Bounds of [`BUFFERS_VARIABLE`]: the memory of a request of API 11 has 32 bits.
@@ -96,6 +96,14 @@ fn slot_bytes(slots: u16) -> u64 {
     (u64::from(slots) * size_of::<abi::Slot>() as u64).next_multiple_of(PAGE)
 }
 
+/// Returns how many buffers memory has that we make.
+fn buffers() -> u32 {
+    let count = std::env::var(BUFFERS_VARIABLE);
+    let count = count.ok().and_then(|text| text.parse().ok());
+    let count = count.filter(|count| BUFFERS_RANGE.contains(count));
+    count.unwrap_or(BUFFERS)
+}
+
 impl Region {
     /// The process's own memory, which is made when it is first asked for.
     ///
@@ -103,22 +111,28 @@ impl Region {
     /// The system's refusal, of the first time.
     pub(crate) fn own() -> Result<&'static Arc<Self>, Errno> {
         static OWN: OnceLock<Result<Arc<Region>, Errno>> = OnceLock::new();
-        let made = OWN.get_or_init(|| {
-            let count = std::env::var(BUFFERS_VARIABLE);
-            let count = count.ok().and_then(|text| text.parse().ok());
-            let count = count.filter(|count| BUFFERS_RANGE.contains(count));
-            Self::with_buffers(count.unwrap_or(BUFFERS))
-                .map(Arc::new)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
-        });
+        let made = OWN.get_or_init(|| Self::with_buffers(buffers(), OWN_MEMORY).map(Arc::new));
         made.as_ref().map_err(|errno| *errno)
     }
 
-    /// Memory of our own with so many buffers.
+    /// Memory for one pipe, number `mem_id` here: the other end reaches nothing else of ours.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn with_buffers(buffers: u32) -> io::Result<Self> {
+    pub(crate) fn for_pipe(mem_id: u16) -> Result<Self, Errno> {
+        Self::with_buffers(buffers(), mem_id)
+    }
+
+    /// Memory that we make, number `mem_id`, with so many buffers.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn with_buffers(buffers: u32, mem_id: u16) -> Result<Self, Errno> {
+        Self::make(buffers, mem_id)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
+    }
+
+    fn make(buffers: u32, mem_id: u16) -> io::Result<Self> {
         let geometry = Geometry {
             file_size: CONTROL + u64::from(buffers) * u64::from(BUFFER_SIZE),
             pool: CONTROL,
@@ -128,7 +142,7 @@ impl Region {
         let file = out_of_the_way(sys::file::fixed("netmap", geometry.file_size)?);
         Ok(Self {
             view: View::new(file, geometry.file_size)?,
-            mem_id: OWN_MEMORY,
+            mem_id,
             geometry,
             frames: Mutex::new(Pages::new(0, PRIVATE)),
             blocks: Mutex::new(Pages::new(0, CONTROL)),
@@ -280,7 +294,7 @@ mod tests {
 
     #[test]
     fn rings_have_rooms_of_their_own_and_return_them() {
-        let region = Arc::new(Region::with_buffers(1024).unwrap());
+        let region = Arc::new(Region::with_buffers(1024, OWN_MEMORY).unwrap());
         let blocks = [64, 4096, 64].map(|slots| region.block(slots).unwrap());
         let frames: Vec<_> = blocks
             .iter()
@@ -302,7 +316,7 @@ mod tests {
 
     #[test]
     fn buffers_come_all_or_none() {
-        let region = Region::with_buffers(1024).unwrap();
+        let region = Region::with_buffers(1024, OWN_MEMORY).unwrap();
         assert_eq!(region.take_buffers(1023), Err(Errno::NOMEM));
         assert_eq!(region.take_buffers(1022).unwrap().len(), 1022);
         assert!(region.take_buffer().is_none());

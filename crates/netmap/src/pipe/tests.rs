@@ -14,15 +14,17 @@ use meeting::serve;
 struct Rig {
     folder: tempfile::TempDir,
     /// Memories of two processes.
-    regions: [Arc<Region>; 2],
+    memories: [Memories; 2],
+    /// That of the ports of the first, if it has the port of the pipe open.
+    port: Option<Arc<Region>>,
 }
 
 impl Rig {
     fn new() -> (Self, JoinHandle<()>) {
-        let region = || Arc::new(Region::with_buffers(1024).unwrap());
         let rig = Self {
             folder: tempfile::tempdir().unwrap(),
-            regions: [region(), region()],
+            memories: Default::default(),
+            port: None,
         };
         let server = serve(&rig.path());
         (rig, server)
@@ -39,7 +41,9 @@ impl Rig {
             send_slots: 64,
             ..Shape::default()
         };
-        PipeEnd::open_at(&name, &self.path(), &self.regions[process], shape)
+        let port = self.port.as_ref().filter(|_| process == 0);
+        let memories = (port, &self.memories[process]);
+        PipeEnd::open_at(&name, &self.path(), memories, shape)
     }
 }
 
@@ -74,7 +78,7 @@ fn frames_go_both_ways_and_nothing_is_copied() {
     // Before the other end is there, frames wait.
     send(master.ring(true), &[1, 2, 3]);
     let slave = rig.open("p}1", 1).unwrap();
-    assert_ne!(slave.region().mem_id, OWN_MEMORY, "it is the master's");
+    assert!(!Arc::ptr_eq(slave.region(), master.region()));
     assert_eq!(receive(slave.ring(false)), [1, 2, 3]);
     send(slave.ring(true), &[4]);
     assert_eq!(receive(master.ring(false)), [4]);
@@ -91,10 +95,11 @@ fn a_process_may_have_both_ends() {
     let (rig, server) = Rig::new();
     let slave = rig.open("p}0", 0).unwrap();
     let master = rig.open("p{0", 0).unwrap();
-    assert_eq!(
-        [slave.region().mem_id, master.region().mem_id],
-        [OWN_MEMORY; 2]
+    assert!(
+        Arc::ptr_eq(slave.region(), master.region()),
+        "it is mapped once"
     );
+    assert_ne!(slave.region().mem_id, OWN_MEMORY, "and no memory of ports");
     send(master.ring(true), &[9]);
     assert_eq!(receive(slave.ring(false)), [9]);
     drop((master, slave));
@@ -167,16 +172,16 @@ fn a_sleeper_is_woken_by_the_other_end() {
 #[test]
 fn a_pipe_that_is_not_there_is_enxio() {
     let folder = tempfile::tempdir().unwrap();
-    let region = Arc::new(Region::with_buffers(1024).unwrap());
     let name = Name::read(b"none{1").unwrap();
     let path = folder.path().join("none.pipes");
-    let refused = PipeEnd::open_at(&name, &path, &region, Shape::default());
+    let memories = Memories::default();
+    let refused = PipeEnd::open_at(&name, &path, (None, &memories), Shape::default());
     assert_eq!(refused.unwrap_err(), Errno::NXIO);
 }
 
 #[test]
 fn memory_that_is_not_as_it_says_is_refused() {
-    let own = Arc::new(Region::with_buffers(1024).unwrap());
+    let memories = Memories::default();
     let rings = Rings {
         slots: 64,
         file_size: 1 << 20,
@@ -191,10 +196,66 @@ fn memory_that_is_not_as_it_says_is_refused() {
     let offer = |rings| Offer { instance: 1, rings };
     let event = || sys::event::create().unwrap();
     let file = |size| sys::file::fixed("test", size).unwrap();
-    let join = |rings, size| join(&own, offer(rings), [file(size), event(), event()]);
+    let join = |rings, size| {
+        join(
+            (None, &memories),
+            offer(rings),
+            [file(size), event(), event()],
+        )
+    };
     assert!(join(rings, 1 << 20).is_ok());
     assert!(join(rings, 1 << 19).is_err(), "the file is shorter");
     let mut odd = rings;
     odd.blocks[1].slots = 64;
     assert!(join(odd, 1 << 20).is_err(), "slots within a page");
+}
+
+/// The other end of a pipe has a copy of its file: what a program has in the rings of its ports,
+/// and in its other pipes, is not in it.
+#[test]
+fn the_other_end_of_a_pipe_maps_nothing_else() {
+    let secret = [0x5a; 64];
+    let (rig, server) = Rig::new();
+    let master = rig.open("p{1", 0).unwrap();
+    let beside = rig.open("p{2", 0).unwrap();
+    let slave = rig.open("p}1", 1).unwrap();
+    let ports = Region::own().unwrap();
+    let fill = |region: &Region| {
+        let index = region.take_buffer().unwrap();
+        let buffer = region.buffer(index).unwrap();
+        // SAFETY: a buffer is longer, and it was taken for this alone.
+        unsafe { buffer.cast::<[u8; 64]>().write(secret) };
+    };
+    let sees = |region: &Region| {
+        let len = region.geometry.file_size;
+        let all = region.view.shared(0, len);
+        // SAFETY: the whole file is mapped, and nothing writes to it meanwhile.
+        let all = unsafe { std::slice::from_raw_parts(all.as_ptr(), len as usize) };
+        all.chunks_exact(64).any(|bytes| *bytes == secret)
+    };
+    fill(ports);
+    fill(beside.region());
+    assert!(sees(ports) && sees(beside.region()));
+    assert!(!sees(slave.region()), "rings of a port, or of another pipe");
+    fill(master.region());
+    assert!(sees(slave.region()), "what is in the pipe");
+    for other in [ports, beside.region()] {
+        assert!(!other.is_file(slave.region().file()));
+    }
+    drop((master, beside, slave));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_pipe_of_a_port_is_in_the_memory_of_its_client() {
+    let (mut rig, server) = Rig::new();
+    let own = Region::own().unwrap();
+    rig.port = Some(Arc::clone(own));
+    let master = rig.open("p{3", 0).unwrap();
+    assert!(Arc::ptr_eq(master.region(), own), "buffers can be swapped");
+    let slave = rig.open("p}3", 1).unwrap();
+    send(master.ring(true), &[7]);
+    assert_eq!(receive(slave.ring(false)), [7]);
+    drop((master, slave));
+    server.join().unwrap();
 }

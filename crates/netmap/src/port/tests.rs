@@ -4,6 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
 
 use super::*;
+use crate::region::OWN_MEMORY;
 use crate::ring::Synced;
 
 #[path = "../../tests/support/switch.rs"]
@@ -23,7 +24,7 @@ impl Rig {
         let path = folder.path().join("a.netmap");
         Self {
             listener: UnixListener::bind(&path).unwrap(),
-            region: Arc::new(Region::with_buffers(8192).unwrap()),
+            region: Arc::new(Region::with_buffers(8192, OWN_MEMORY).unwrap()),
             _folder: folder,
             path,
         }
