@@ -147,6 +147,7 @@ fn requests() -> Vec<SupervisorRequest> {
             question: question(UserTable::Flows),
         },
         SupervisorRequest::ForwardReach,
+        SupervisorRequest::SharedSockets,
     ]
 }
 
@@ -399,6 +400,7 @@ fn events() -> Vec<SupervisorEvent> {
             page: Ok(page(UserTable::Leases)),
         },
         SupervisorEvent::ForwardReach(forward_reach()),
+        SupervisorEvent::SharedSockets(vec![(text("vm1.sock"), vec![text("vm1"), text("vm2")])]),
     ]
 }
 

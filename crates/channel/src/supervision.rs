@@ -257,6 +257,9 @@ pub enum SupervisorRequest {
     /// Control: report where forwards may listen; answered with
     /// [`SupervisorEvent::ForwardReach`].
     ForwardReach,
+    /// Control: report the sockets that more than one user can connect to; answered with
+    /// [`SupervisorEvent::SharedSockets`].
+    SharedSockets,
 }
 
 /// Most bytes of a message with no more than numbers.
@@ -643,6 +646,10 @@ pub enum SupervisorEvent {
     },
     /// Control: the answer to [`SupervisorRequest::ForwardReach`].
     ForwardReach(ForwardReach),
+    /// Control: the answer to [`SupervisorRequest::SharedSockets`]: the requested paths of sockets
+    /// without a user that alone may connect, with the names of the users that can, root excepted;
+    /// no name means all users.
+    SharedSockets(Vec<(String, Vec<String>)>),
 }
 
 #[cfg(test)]

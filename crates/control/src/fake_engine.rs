@@ -262,6 +262,7 @@ impl FakeEngine {
             },
             segments: segments.collect(),
             ports: self.ports(),
+            warnings: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Sockets with paths: listening sockets, and connections to front ends.
 
 mod owned;
+mod shared;
 #[cfg(test)]
 mod tests;
 

@@ -283,6 +283,9 @@ impl Supervisor {
             SupervisorRequest::SocketDirs => {
                 SupervisorEvent::SocketDirs(self.sockets.dirs().to_vec())
             }
+            SupervisorRequest::SharedSockets => {
+                SupervisorEvent::SharedSockets(self.sockets.shared())
+            }
             SupervisorRequest::ForwardReach => {
                 SupervisorEvent::ForwardReach(self.drivers.reach().clone())
             }

@@ -29,6 +29,10 @@ pub struct StatusDocument {
     pub segments: Vec<SegmentStatus>,
     /// The ports, in the order of the desired state.
     pub ports: Vec<PortStatus>,
+    /// Sockets of ports and pipes to which programs of more than one user can connect, with the key
+    /// that leaves one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// One of Lasthop's processes.

@@ -134,6 +134,7 @@ fn longest() -> Vec<(SupervisorRequest, usize)> {
         (SupervisorRequest::UserPage(page), line),
         (table, line),
         (SupervisorRequest::ForwardReach, word),
+        (SupervisorRequest::SharedSockets, word),
     ]
 }
 

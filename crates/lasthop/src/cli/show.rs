@@ -43,7 +43,11 @@ pub(super) fn status(status: &StatusDocument) -> String {
     let switch = switch(&status.switch);
     let states = guest_state(&status.switch.guest_state, &status.ports);
     let ports = ports(&status.ports);
-    format!("{head}\n{switch}\n{states}\n\n{processes}\n{ports}")
+    let warnings = status.warnings.iter();
+    let warnings = warnings.map(|warning| format!("warning: {}\n", warning.text));
+    let warnings: String = warnings.collect();
+    let gap = if warnings.is_empty() { "" } else { "\n" };
+    format!("{head}\n{switch}\n{states}\n\n{processes}\n{ports}{gap}{warnings}")
 }
 
 fn processes(processes: &[ProcessStatus]) -> String {

@@ -45,6 +45,7 @@ impl Kind {
             | SupervisorRequest::Dials(_)
             | SupervisorRequest::SocketDirs
             | SupervisorRequest::ForwardReach
+            | SupervisorRequest::SharedSockets
             | SupervisorRequest::ListenFor { .. }
             | SupervisorRequest::ListenAs { .. }
             | SupervisorRequest::Frozen => Kind::Control,

@@ -292,6 +292,18 @@ impl SupervisorLink {
         self.request(SupervisorRequest::ForwardReach, reach)
     }
 
+    /// Requests the sockets that more than one user can connect to, with these users; none: all.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn shared_sockets(
+        &mut self,
+    ) -> impl Future<Output = io::Result<BTreeMap<String, Vec<String>>>> + use<> {
+        let shared = accept!(SupervisorEvent::SharedSockets(shared) => shared);
+        let shared = self.request(SupervisorRequest::SharedSockets, shared);
+        async move { Ok(shared.await?.into_iter().collect()) }
+    }
+
     /// Requests the states of the drivers; if some are `weighted`, which of these CPU weights have
     /// no effect; and with user ports their figures.
     ///

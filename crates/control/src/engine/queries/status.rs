@@ -18,7 +18,7 @@ use channel::user_reports::UserFigures;
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
 use port::{DropReason, PortId};
 
-use super::{egress, user};
+use super::{egress, shared_sockets, user};
 use crate::engine::links::switch::Figures;
 use crate::engine::{Engine, Shared, unavailable};
 use crate::metrics::{Facts, PortFacts};
@@ -356,7 +356,10 @@ async fn port_states(engine: &Shared<'_>) -> Result<(Vec<PortState>, Figures), P
 pub(in crate::engine) async fn status(engine: &Shared<'_>) -> Result<StatusDocument, Problem> {
     let (states, figures) = port_states(engine).await?;
     let (status, _) = status_of(engine, states, &figures.switch).await?;
-    Ok(status)
+    let shared = engine.with(|e| e.links.supervisor.shared_sockets());
+    let shared = shared.await.map_err(unavailable)?;
+    let warnings = engine.with(|e| shared_sockets::warnings(&e.store.saved.desired, &shared));
+    Ok(StatusDocument { warnings, ..status })
 }
 
 /// Returns the status, and the port states that the switch has reported for it already.
@@ -394,6 +397,7 @@ async fn status_of(
             },
             segments: desired::segments(desired),
             ports: e.port_statuses(&reports),
+            warnings: Vec::new(),
         }
     });
     Ok((status, reports.states))

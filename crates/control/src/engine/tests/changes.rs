@@ -792,3 +792,19 @@ fn a_port_that_is_down_gets_no_copies() {
         assert_eq!(mirrors(&engine), copies);
     }
 }
+
+#[test]
+fn sockets_that_several_users_reach_are_in_the_status() {
+    let (world, mut engine) = world();
+    assert_eq!(engine.status().unwrap().warnings, []);
+    let users = vec!["vm1".to_owned(), "vm2".to_owned()];
+    world.supervisor().shared = vec![("vm0.sock".to_owned(), users)];
+    let warnings = engine.status().unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let text = "port vm0: users vm1, vm2 can connect to its socket; \
+                name the one of its program: peer_user = \"vm1\"";
+    assert_eq!(
+        (&*warnings[0].text, &*warnings[0].ports),
+        (text, &["vm0".to_owned()][..])
+    );
+}

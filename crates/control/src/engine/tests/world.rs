@@ -493,6 +493,8 @@ pub(super) struct Supervisor {
     pub(super) drivers: Vec<DriverSpec>,
     /// Bytes that may wait in interfaces, by port.
     pub(super) rooms: Vec<(String, u64)>,
+    /// Sockets that more than one user can connect to.
+    pub(super) shared: Vec<(String, Vec<String>)>,
     /// CPU weights of drivers, by port, in each message about them.
     pub(super) cpu_weights: Vec<Vec<(String, u16)>>,
     /// Reasons why CPU weights have no effect, by port.
@@ -613,6 +615,10 @@ fn run_supervisor(
                     below: true,
                 };
                 (SupervisorEvent::SocketDirs(vec![all]), None)
+            }
+            SupervisorRequest::SharedSockets => {
+                let shared = supervisor.shared.clone();
+                (SupervisorEvent::SharedSockets(shared), None)
             }
             SupervisorRequest::ForwardReach => {
                 (SupervisorEvent::ForwardReach(ForwardReach::default()), None)
