@@ -11,6 +11,7 @@
 //! of the one before it ([`passed`]): the rights to load them are given up at the start
 //! ([`super::rights`]).
 
+mod facts;
 mod passed;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,7 +176,7 @@ impl Guests {
         if self.search_at.is_some_and(|at| at <= now) {
             self.search.map_counters(counters);
             self.search(saved_sessions);
-            self.searches += 1;
+            self.searches += usize::from(!self.search.is_under_way());
             let pause = SEARCH_DELAYS
                 .get(self.searches)
                 .copied()

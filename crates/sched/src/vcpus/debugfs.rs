@@ -10,10 +10,12 @@
 //! be listed, there must be one `anon_inode:kvm-vcpu:N` for each vCPU of the list; without
 //! `CAP_SYS_PTRACE` they cannot, and the list counts by itself.
 
+use std::fs::{DirEntry, ReadDir};
 use std::io;
+use std::iter::Take;
 use std::path::Path;
 
-use super::MOST_FOLLOWED;
+use super::{MOST_FOLLOWED, Work};
 
 /// The place where debugfs is mounted.
 pub const MOUNTED_AT: &str = "/sys/kernel/debug";
@@ -71,32 +73,12 @@ struct Vm {
 pub struct Vms(Vec<Vm>);
 
 impl Vms {
-    /// Reads the list from debugfs, which is mounted at `root` ([`MOUNTED_AT`]).
+    /// Reads the list at once.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// As [`VmScan::of`].
     pub fn read(root: &Path) -> Result<Self, NoList> {
-        let system = rustix::fs::statfs(root).map_err(|error| NoList::Refused(error.into()))?;
-        if system.f_type.cast_unsigned() != MAGIC {
-            return Err(NoList::NotMounted);
-        }
-        Self::read_list(&root.join("kvm"))
-    }
-
-    fn read_list(list: &Path) -> Result<Self, NoList> {
-        let entries = std::fs::read_dir(list).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => NoList::NoKvm,
-            _ => NoList::Refused(error),
-        })?;
-        let vms = entries.flatten().filter_map(|entry| {
-            let name = entry.file_name();
-            let (creator, _) = name.to_str()?.split_once('-')?;
-            Some(Vm {
-                creator: creator.parse().ok()?,
-                vcpus: vcpus_in(&entry.path()),
-            })
-        });
-        Ok(Self(vms.take(MOST_VMS).collect()))
+        VmScan::of(root).map(VmScan::all)
     }
 
     /// Returns the vCPU threads of a process. `threads` are its threads, as far as they are
@@ -136,39 +118,140 @@ impl Vms {
     }
 }
 
-/// Returns the thread of each vCPU of a VM's directory.
-fn vcpus_in(vm: &Path) -> Vec<u32> {
-    let entries = std::fs::read_dir(vm).into_iter().flatten().flatten();
-    let is_vcpu = |name: &str| {
-        let number = name.strip_prefix("vcpu");
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    let vcpus = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_vcpu));
-    // Kernels before 6.0 have no such file; then no vCPU has a thread.
-    let thread = |entry: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(entry.path().join("pid")).unwrap_or_default();
-        text.trim_end().parse().unwrap_or_default()
-    };
-    vcpus.take(MOST_FOLLOWED).map(thread).collect()
+/// The VMs of KVM's, as far as they were read.
+#[derive(Debug)]
+pub struct VmScan {
+    entries: ReadDir,
+    vms: Vec<Vm>,
+    /// The directory of the last one, until it is read.
+    vcpus: Option<ReadDir>,
 }
 
-/// Returns the number of a process's descriptors of vCPUs.
+impl VmScan {
+    /// Begins the list in debugfs, which is mounted at `root` ([`MOUNTED_AT`]).
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn of(root: &Path) -> Result<Self, NoList> {
+        let system = rustix::fs::statfs(root).map_err(|error| NoList::Refused(error.into()))?;
+        if system.f_type.cast_unsigned() != MAGIC {
+            return Err(NoList::NotMounted);
+        }
+        Self::of_list(&root.join("kvm"))
+    }
+
+    fn of_list(list: &Path) -> Result<Self, NoList> {
+        let entries = std::fs::read_dir(list).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => NoList::NoKvm,
+            _ => NoList::Refused(error),
+        })?;
+        Ok(Self {
+            entries,
+            vms: Vec::new(),
+            vcpus: None,
+        })
+    }
+
+    /// Reads on; `false`: there is more for the next turn.
+    pub fn advance(&mut self, work: &mut Work) -> bool {
+        while work.take() {
+            if let (Some(vcpus), Some(vm)) = (&mut self.vcpus, self.vms.last_mut()) {
+                match vcpus.next().filter(|_| vm.vcpus.len() < MOST_FOLLOWED) {
+                    Some(entry) => vm.vcpus.extend(entry.ok().as_ref().and_then(vcpu_of)),
+                    None => self.vcpus = None,
+                }
+                continue;
+            }
+            let Some(entry) = self.entries.next().filter(|_| self.vms.len() < MOST_VMS) else {
+                return true;
+            };
+            if let Some((entry, creator)) = entry.ok().and_then(|e| creator_of(&e).map(|c| (e, c)))
+            {
+                let vcpus = Vec::new();
+                self.vms.push(Vm { creator, vcpus });
+                self.vcpus = std::fs::read_dir(entry.path()).ok();
+            }
+        }
+        false
+    }
+
+    /// Returns the VMs that were read.
+    #[must_use]
+    pub fn vms(self) -> Vms {
+        Vms(self.vms)
+    }
+
+    fn all(mut self) -> Vms {
+        self.advance(&mut Work::of(usize::MAX));
+        self.vms()
+    }
+}
+
+/// Returns the thread that created the VM of a directory.
+fn creator_of(vm: &DirEntry) -> Option<u32> {
+    let name = vm.file_name();
+    let (creator, _) = name.to_str()?.split_once('-')?;
+    creator.parse().ok()
+}
+
+/// Returns the thread of the vCPU of a directory, if it is one.
+fn vcpu_of(entry: &DirEntry) -> Option<u32> {
+    let name = entry.file_name();
+    name.to_str()?.strip_prefix("vcpu")?.parse::<u32>().ok()?;
+    // Kernels before 6.0 have no such file; then no vCPU has a thread.
+    let text = std::fs::read_to_string(entry.path().join("pid")).unwrap_or_default();
+    Some(text.trim_end().parse().unwrap_or_default())
+}
+
+/// The number of a process's descriptors of vCPUs, as far as they were read.
+#[derive(Debug)]
+pub struct DescriptorScan {
+    entries: Take<ReadDir>,
+    count: usize,
+}
+
+impl DescriptorScan {
+    /// Begins.
+    ///
+    /// # Errors
+    /// The process is gone, or its descriptors cannot be listed without `CAP_SYS_PTRACE`.
+    pub fn of(process: u32) -> io::Result<Self> {
+        let entries = std::fs::read_dir(format!("/proc/{process}/fd"))?;
+        Ok(Self {
+            entries: entries.take(MOST_DESCRIPTORS),
+            count: 0,
+        })
+    }
+
+    /// Reads on. Returns the number when it is known; `None`: there is more for the next turn.
+    ///
+    /// # Errors
+    /// As [`DescriptorScan::of`].
+    pub fn advance(&mut self, work: &mut Work) -> io::Result<Option<usize>> {
+        while work.take() {
+            let Some(entry) = self.entries.next() else {
+                return Ok(Some(self.count));
+            };
+            // A descriptor may be closed meanwhile; the right to read one is that to read all.
+            let target = match std::fs::read_link(entry?.path()) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+                target => target.unwrap_or_default(),
+            };
+            let name = target.as_os_str().as_encoded_bytes();
+            self.count += usize::from(name.starts_with(b"anon_inode:kvm-vcpu:"));
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the number of a process's descriptors of vCPUs at once.
 ///
 /// # Errors
-/// The process is gone, or its descriptors cannot be listed without `CAP_SYS_PTRACE`.
+/// As [`DescriptorScan::of`].
 pub fn vcpu_descriptors(process: u32) -> io::Result<usize> {
-    let entries = std::fs::read_dir(format!("/proc/{process}/fd"))?;
-    let mut count = 0;
-    for entry in entries.take(MOST_DESCRIPTORS) {
-        // A descriptor may be closed meanwhile; the right to read one is that to read all.
-        let target = match std::fs::read_link(entry?.path()) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
-            target => target.unwrap_or_default(),
-        };
-        let name = target.as_os_str().as_encoded_bytes();
-        count += usize::from(name.starts_with(b"anon_inode:kvm-vcpu:"));
-    }
-    Ok(count)
+    let mut scan = DescriptorScan::of(process)?;
+    let all = scan.advance(&mut Work::of(usize::MAX))?;
+    Ok(all.unwrap_or(scan.count))
 }
 
 #[cfg(test)]
@@ -236,13 +319,44 @@ mod tests {
         file("10-11/vcpu1/guest_mode", "0\n");
         file("10-11/vcpus/pid", "5\n");
         file("x-1/vcpu0/pid", "13\n");
-        let mut read = Vms::read_list(&list).unwrap();
+        let mut read = VmScan::of_list(&list).unwrap().all();
         read.0[0].vcpus.sort_unstable();
         assert_eq!(read, Vms(vec![vm(10, &[0, 12])]));
-        let missing = Vms::read_list(&root.path().join("none"));
+        let missing = VmScan::of_list(&root.path().join("none"));
         assert!(matches!(missing, Err(NoList::NoKvm)), "{missing:?}");
         let plain = Vms::read(root.path());
         assert!(matches!(plain, Err(NoList::NotMounted)), "{plain:?}");
+    }
+
+    #[test]
+    fn lists_are_read_in_turns_of_bounded_work() {
+        let root = tempfile::tempdir().unwrap();
+        for vm in 10..15 {
+            for vcpu in 0..4 {
+                let dir = root.path().join(format!("{vm}-7/vcpu{vcpu}"));
+                std::fs::create_dir_all(&dir).unwrap();
+                std::fs::write(dir.join("pid"), "12\n").unwrap();
+            }
+        }
+        let mut scan = VmScan::of_list(root.path()).unwrap();
+        let mut turns = 1;
+        while !scan.advance(&mut Work::of(4)) {
+            turns += 1;
+        }
+        // Five VMs with four vCPUs and the end of each directory, and the end of the list.
+        assert_eq!(turns, (5 * (1 + 4 + 1) + 1usize).div_ceil(4));
+        let Vms(vms) = scan.vms();
+        assert_eq!(vms.len(), 5);
+        assert!(vms.iter().all(|vm| vm.vcpus == [12; 4]), "{vms:?}");
+        let files: Vec<_> = (0..50)
+            .map(|_| std::fs::File::open("/dev/null").unwrap())
+            .collect();
+        let mut scan = DescriptorScan::of(std::process::id()).unwrap();
+        let mut turns = 1;
+        while scan.advance(&mut Work::of(4)).unwrap().is_none() {
+            turns += 1;
+        }
+        assert!(turns > files.len() / 4, "{turns} turns");
     }
 
     #[test]

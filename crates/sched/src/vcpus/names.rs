@@ -3,9 +3,11 @@
 //! Cloud Hypervisor `vcpu3`, Firecracker `fc_vcpu 3`, crosvm `crosvm_vcpu3`. The operator's pattern
 //! takes precedence.
 
+use std::fs::ReadDir;
 use std::io;
+use std::iter::Take;
 
-use super::MOST_FOLLOWED;
+use super::{MOST_FOLLOWED, Work};
 
 /// Most threads of one process that are read.
 const MOST: usize = 2048;
@@ -50,21 +52,58 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// Returns the threads of a process, at most the first 2048.
+/// The threads of a process, at most the first 2048, as far as they were read.
+#[derive(Debug)]
+pub struct ThreadScan {
+    entries: Take<ReadDir>,
+    threads: Vec<Thread>,
+}
+
+impl ThreadScan {
+    /// Begins.
+    ///
+    /// # Errors
+    /// The process is gone, or hidden.
+    pub fn of(process: u32) -> io::Result<Self> {
+        let entries = std::fs::read_dir(format!("/proc/{process}/task"))?;
+        Ok(Self {
+            entries: entries.take(MOST),
+            threads: Vec::new(),
+        })
+    }
+
+    /// Reads on; `false`: there is more for the next turn.
+    pub fn advance(&mut self, work: &mut Work) -> bool {
+        while work.take() {
+            let Some(entry) = self.entries.next() else {
+                return true;
+            };
+            let Ok(entry) = entry else { continue };
+            let id = entry.file_name().to_str().and_then(|id| id.parse().ok());
+            // A thread may end meanwhile.
+            if let (Some(id), Ok(name)) = (id, std::fs::read(entry.path().join("comm"))) {
+                let name = String::from_utf8_lossy(&name);
+                self.threads.push((id, name.trim_end().to_owned()));
+            }
+        }
+        false
+    }
+
+    /// Returns the threads that were read.
+    #[must_use]
+    pub fn threads(self) -> Vec<Thread> {
+        self.threads
+    }
+}
+
+/// Returns the threads of a process at once.
 ///
 /// # Errors
-/// The process is gone, or hidden.
+/// As [`ThreadScan::of`].
 pub fn threads_of(process: u32) -> io::Result<Vec<Thread>> {
-    let folder = format!("/proc/{process}/task");
-    let mut threads = Vec::new();
-    for entry in std::fs::read_dir(&folder)?.flatten().take(MOST) {
-        let id = entry.file_name().to_str().and_then(|id| id.parse().ok());
-        // A thread may end meanwhile.
-        if let (Some(id), Ok(name)) = (id, std::fs::read(entry.path().join("comm"))) {
-            threads.push((id, String::from_utf8_lossy(&name).trim_end().to_owned()));
-        }
-    }
-    Ok(threads)
+    let mut scan = ThreadScan::of(process)?;
+    scan.advance(&mut Work::of(usize::MAX));
+    Ok(scan.threads())
 }
 
 /// Returns the threads whose names match the pattern, or one of the known names without a pattern.
@@ -173,6 +212,37 @@ mod tests {
         fn patterns_mean_what_they_say(pattern in "[ab*?]{0,8}", name in "[ab]{0,8}") {
             prop_assert_eq!(matches(&pattern, &name), slowly(pattern.as_bytes(), name.as_bytes()));
         }
+    }
+
+    #[test]
+    fn threads_are_read_in_turns_of_bounded_work() {
+        let (keep, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+        let threads: Vec<_> = (0..20)
+            .map(|_| {
+                let wait = std::sync::Arc::clone(&wait);
+                std::thread::spawn(move || {
+                    let _ = wait.lock().unwrap().recv();
+                })
+            })
+            .collect();
+        let mut scan = ThreadScan::of(std::process::id()).unwrap();
+        let mut turns = 0;
+        loop {
+            let (mut work, before) = (Work::of(3), scan.threads.len());
+            turns += 1;
+            let is_done = scan.advance(&mut work);
+            assert!(work.used() <= 3 && scan.threads.len() - before <= 3);
+            if is_done {
+                break;
+            }
+        }
+        assert!(turns >= 7, "{turns} turns");
+        assert!(scan.threads().len() > 20);
+        drop(keep);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }
 
     #[test]

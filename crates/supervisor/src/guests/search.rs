@@ -1,5 +1,8 @@
 //! The search for vCPU threads: asks each source in its order ([`sched::vcpus`]), and keeps what
 //! sources have to see more than once.
+//!
+//! A search reads what VMMs have chosen: their threads, descriptors and VMs. So it is a round of
+//! turns, each of bounded work; a VMM whose facts are not all read keeps its outcome of before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,11 +16,19 @@ use port::PortId;
 use port::counters::Counters;
 use rustix::net::{SocketAddrUnix, SocketType};
 use sched::load::{Descriptors, LoadError};
+use sched::vcpus::Work;
 use sched::vcpus::activity::{self, Effect, Record, Sample};
-use sched::vcpus::debugfs::{self, NoList, Vms};
+use sched::vcpus::debugfs::{self, NoList, VmScan, Vms};
 use sched::vcpus::names::{self, Thread};
 use sched::vcpus::tracepoints::Tracepoints;
 
+use super::facts::{Facts, Reading};
+
+/// Entries of directories that are read in a turn: some ten milliseconds.
+const WORK: usize = 4096;
+/// Time until the next turn of a round: 200 milliseconds, in which the supervisor does its other
+/// work.
+const TURN: Duration = Duration::from_millis(200);
 /// Next search while vCPUs are unknown, and evidence is coming: a little more than a window of
 /// [`activity`].
 const SOON: Duration = Duration::from_millis(1100);
@@ -114,6 +125,49 @@ fn adopt_tracepoints(passed: &Descriptors) -> io::Result<Tracepoints> {
     Tracepoints::over(map, links?)
 }
 
+/// Search in progress.
+#[derive(Debug)]
+struct Round {
+    /// VMMs that are still to be searched.
+    todo: BTreeSet<u32>,
+    /// Facts about one of them that are being read.
+    reading: Option<(u32, Reading)>,
+    /// Facts about it that are complete.
+    facts: Option<(u32, Facts)>,
+    list: List,
+    /// Tracepoints were armed before the search.
+    was_armed: bool,
+}
+
+/// KVM's list of VMs, which all VMMs of a round share.
+#[derive(Debug, Default)]
+enum List {
+    #[default]
+    Unread,
+    Reading(VmScan),
+    Read(Result<Vms, NoList>),
+}
+
+impl List {
+    /// Reads on; `false`: there is more for the next turn.
+    fn advance(&mut self, work: &mut Work) -> bool {
+        if matches!(self, Self::Unread) {
+            *self = match VmScan::of(Path::new(debugfs::MOUNTED_AT)) {
+                Ok(scan) => Self::Reading(scan),
+                Err(reason) => Self::Read(Err(reason)),
+            };
+        }
+        *self = match std::mem::take(self) {
+            Self::Reading(mut scan) => match scan.advance(work) {
+                true => Self::Read(Ok(scan.vms())),
+                false => Self::Reading(scan),
+            },
+            other => other,
+        };
+        matches!(self, Self::Read(_))
+    }
+}
+
 /// State of the search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
@@ -127,6 +181,7 @@ pub(super) struct Search {
     counters: Option<Counters>,
     vmms: BTreeMap<u32, Vmm>,
     outcomes: BTreeMap<PortId, Outcome>,
+    round: Option<Round>,
     next: Next,
 }
 
@@ -182,31 +237,81 @@ impl Search {
         let peers: BTreeMap<PortId, Option<u32>> = connections
             .filter_map(|(port, socket)| Some((port, vmm_behind(socket)?)))
             .collect();
-        self.see(peers.values().flatten().copied().collect());
-        let was_armed = self.tracepoints.as_ref().is_some_and(Tracepoints::is_armed);
-        self.next = Next::default();
-        let mut vms = None;
-        let mut outcomes: BTreeMap<PortId, Outcome> = BTreeMap::new();
-        let mut of_vmm: BTreeMap<u32, Outcome> = BTreeMap::new();
-        for (port, peer) in &peers {
-            let outcome = match (peer, patterns.get(port)) {
-                (None, _) => Outcome::unknown("the VMM is in another PID namespace".to_owned()),
-                (Some(vmm), Some(pattern)) => by_pattern(*vmm, pattern),
-                (Some(vmm), None) => {
-                    let ports = peers.iter().filter(|(_, other)| **other == Some(*vmm));
-                    let frames = self.frames_of(ports.map(|(port, _)| *port));
-                    let outcome = of_vmm.entry(*vmm);
-                    outcome
-                        .or_insert_with(|| self.search_vmm(*vmm, frames, now, &mut vms, was_armed))
-                        .clone()
-                }
-            };
-            outcomes.insert(*port, outcome);
+        self.turn(&peers, patterns, now, &mut Work::of(WORK));
+    }
+
+    /// Does one turn of the search, or as much as there is to do.
+    fn turn(
+        &mut self,
+        peers: &BTreeMap<PortId, Option<u32>>,
+        patterns: &BTreeMap<PortId, String>,
+        now: Duration,
+        work: &mut Work,
+    ) {
+        let mut round = match self.round.take() {
+            Some(round) => round,
+            None => self.begin(peers),
+        };
+        self.outcomes.retain(|port, _| peers.contains_key(port));
+        let is_there = |vmm: &u32| peers.values().any(|peer| *peer == Some(*vmm));
+        round.todo.retain(is_there);
+        while let Some(vmm) = round.todo.first().copied() {
+            if !self.search_ports(vmm, &mut round, (peers, patterns), now, work) {
+                self.round = Some(round);
+                return;
+            }
+            round.todo.remove(&vmm);
         }
-        self.outcomes = outcomes;
         if let Some(tracepoints) = &self.tracepoints {
             tracepoints.arm(self.next.arm);
         }
+    }
+
+    /// Begins a round.
+    fn begin(&mut self, peers: &BTreeMap<PortId, Option<u32>>) -> Round {
+        let todo: BTreeSet<u32> = peers.values().flatten().copied().collect();
+        self.see(todo.clone());
+        self.next = Next::default();
+        for (port, _) in peers.iter().filter(|(_, peer)| peer.is_none()) {
+            let elsewhere = Outcome::unknown("the VMM is in another PID namespace".to_owned());
+            self.outcomes.insert(*port, elsewhere);
+        }
+        Round {
+            todo,
+            reading: None,
+            facts: None,
+            list: List::default(),
+            was_armed: self.tracepoints.as_ref().is_some_and(Tracepoints::is_armed),
+        }
+    }
+
+    /// Searches the vCPUs of the ports of a VMM; `false`: there is more for the next turn.
+    fn search_ports(
+        &mut self,
+        vmm: u32,
+        round: &mut Round,
+        (peers, patterns): (&BTreeMap<PortId, Option<u32>>, &BTreeMap<PortId, String>),
+        now: Duration,
+        work: &mut Work,
+    ) -> bool {
+        let Some(facts) = round.facts_of(vmm, work) else {
+            return false;
+        };
+        let ports = peers.iter().filter(|(_, peer)| **peer == Some(vmm));
+        let ports: Vec<PortId> = ports.map(|(port, _)| *port).collect();
+        let mut outcome = None;
+        for port in &ports {
+            let found = match patterns.get(port) {
+                Some(pattern) => by_pattern(facts.threads.as_deref(), pattern),
+                None => {
+                    let frames = self.frames_of(ports.iter().copied());
+                    let search = || self.search_vmm(vmm, &facts, (frames, now), round);
+                    outcome.get_or_insert_with(search).clone()
+                }
+            };
+            self.outcomes.insert(*port, found);
+        }
+        true
     }
 
     /// Returns the threads to follow for each port.
@@ -217,9 +322,16 @@ impl Search {
             .collect()
     }
 
-    /// Returns the time until the next search, if it is to be earlier than usual.
+    /// Returns the time until the next search, or the next turn of one, if it is to be earlier than
+    /// usual.
     pub(super) fn pause(&self) -> Option<Duration> {
-        self.next.pause
+        let turn = self.is_under_way().then_some(TURN);
+        turn.or(self.next.pause)
+    }
+
+    /// Returns whether a search needs further turns.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.round.is_some()
     }
 
     /// Returns the report for control.
@@ -280,36 +392,36 @@ impl Search {
         ports.map(|port| counters.read(port).to_guest.packets).sum()
     }
 
+    /// Searches the vCPUs of a VMM by these facts. `frames`: those that its guest has received.
     fn search_vmm(
         &mut self,
         id: u32,
-        frames: u64,
-        now: Duration,
-        vms: &mut Option<Result<Vms, NoList>>,
-        was_armed: bool,
+        facts: &Facts,
+        (frames, now): (u64, Duration),
+        round: &Round,
     ) -> Outcome {
-        let threads = names::threads_of(id).ok();
-        let named = names::named(threads.as_deref().unwrap_or_default(), None);
+        let threads = facts.threads.as_deref();
+        let named = names::named(threads.unwrap_or_default(), None);
         if !named.is_empty() {
             return Outcome::found(named, VcpuSource::Names);
         }
         let process = Process {
             id,
-            threads: threads.as_deref(),
-            vcpu_descriptors: debugfs::vcpu_descriptors(id).ok(),
+            threads,
+            vcpu_descriptors: facts.vcpu_descriptors,
             frames,
             now,
         };
         let uses_kvm = process.vcpu_descriptors != Some(0);
         let mut reasons = vec!["no thread has the name of a vCPU".to_owned()];
         if uses_kvm {
-            match self.by_debugfs(&process, vms) {
+            match self.by_debugfs(&process, &round.list) {
                 Ok(threads) => return Outcome::found(threads, VcpuSource::Debugfs),
                 Err(reason) => reasons.push(reason),
             }
             match self.by_tracepoints(&process) {
                 Ok(threads) => {
-                    self.recheck(&process, was_armed);
+                    self.recheck(&process, round.was_armed);
                     return Outcome::found(threads, VcpuSource::Tracepoints);
                 }
                 Err(reason) => reasons.push(reason),
@@ -325,12 +437,10 @@ impl Search {
         }
     }
 
-    fn by_debugfs(
-        &mut self,
-        process: &Process<'_>,
-        vms: &mut Option<Result<Vms, NoList>>,
-    ) -> Result<Vec<u32>, String> {
-        let vms = vms.get_or_insert_with(|| Vms::read(Path::new(debugfs::MOUNTED_AT)));
+    fn by_debugfs(&mut self, process: &Process<'_>, list: &List) -> Result<Vec<u32>, String> {
+        let List::Read(vms) = list else {
+            return Err("KVM's list is not read yet".to_owned());
+        };
         self.no_list = vms.as_ref().err().map(ToString::to_string);
         let vms = vms.as_ref().map_err(ToString::to_string)?;
         let threads = process.thread_ids();
@@ -412,11 +522,41 @@ impl Search {
     }
 }
 
-/// Returns the threads of a VMM that match the operator's pattern.
-fn by_pattern(vmm: u32, pattern: &str) -> Outcome {
-    // The VMM is gone, or hidden from us.
-    let threads = names::threads_of(vmm).unwrap_or_default();
-    let named = names::named(&threads, Some(pattern));
+impl Round {
+    /// Returns all facts about a VMM; `None`: there is more to read in the next turn. A sample of
+    /// the times for which its threads have run is a part of this work.
+    fn facts_of(&mut self, vmm: u32, work: &mut Work) -> Option<Facts> {
+        let known = self.facts.take().filter(|(of, _)| *of == vmm);
+        let facts = match known {
+            Some((_, facts)) => facts,
+            None => {
+                let begun = self.reading.take().filter(|(of, _)| *of == vmm);
+                let reading = begun.map_or_else(|| Reading::of(vmm), |(_, reading)| reading);
+                match reading.advance(work) {
+                    Ok(facts) => facts,
+                    Err(rest) => {
+                        self.reading = Some((vmm, rest));
+                        return None;
+                    }
+                }
+            }
+        };
+        let threads = facts.threads.as_deref().unwrap_or_default();
+        let is_named = !names::named(threads, None).is_empty();
+        let uses_kvm = facts.vcpu_descriptors != Some(0);
+        let has_list = is_named || !uses_kvm || self.list.advance(work);
+        if has_list && (is_named || work.take_at_once(threads.len())) {
+            return Some(facts);
+        }
+        self.facts = Some((vmm, facts));
+        None
+    }
+}
+
+/// Returns the threads of a VMM that match the operator's pattern; none where it is gone, or hidden
+/// from us.
+fn by_pattern(threads: Option<&[Thread]>, pattern: &str) -> Outcome {
+    let named = names::named(threads.unwrap_or_default(), Some(pattern));
     if named.is_empty() {
         return Outcome::unknown(format!(
             "no thread has a name that matches vcpu_threads = {pattern:?}"

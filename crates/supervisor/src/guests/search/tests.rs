@@ -41,7 +41,10 @@ fn search(search: &mut Search, vmm: &Emulator, frames: u64, runs: bool) -> Outco
             false => std::thread::sleep(Duration::from_millis(30)),
         }
         let now = Duration::from_secs(second);
-        last = search.search_vmm(vmm.id(), second * frames, now, &mut None, false);
+        let mut round = search.begin(&BTreeMap::from([(A, Some(vmm.id()))]));
+        let work = &mut Work::of(usize::MAX);
+        let facts = round.facts_of(vmm.id(), work).unwrap();
+        last = search.search_vmm(vmm.id(), &facts, (second * frames, now), &round);
     }
     last
 }
@@ -85,12 +88,13 @@ fn nothing_is_guessed() {
 #[test]
 fn the_pattern_of_the_operator_is_all_that_counts() {
     let vmm = Emulator::start("exec sleep 1000");
-    let outcome = by_pattern(vmm.id(), "vcpu*");
+    let threads = names::threads_of(vmm.id()).unwrap();
+    let outcome = by_pattern(Some(&threads), "vcpu*");
     let reason = "no thread has a name that matches vcpu_threads = \"vcpu*\"";
     assert_eq!(outcome, Outcome::unknown(reason.to_owned()));
     let names = VcpuSource::Names;
     assert_eq!(
-        by_pattern(vmm.id(), "*"),
+        by_pattern(Some(&threads), "*"),
         Outcome::found(vec![vmm.id()], names)
     );
 }
@@ -213,4 +217,63 @@ fn netmap_clients_have_no_vcpus() {
         let (socket, _) = listener.accept().unwrap();
         assert_eq!(may_be_a_guest(socket.as_fd()), is_guest, "{name}");
     }
+}
+
+/// A VMM with many descriptors, another with one thread: neither takes more than a turn's work, and
+/// the search continues where it stopped.
+#[test]
+fn a_turn_of_the_search_has_bounded_work() {
+    const LEAST: usize = 4;
+    let many = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null 7</dev/null 8</dev/null; \
+                exec sleep 1000";
+    let vmms = [Emulator::start(many), Emulator::start("exec sleep 1000")];
+    wait_until("it has its descriptors", || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", vmms[0].id())).unwrap();
+        fds.count() >= 9
+    });
+    let [a, b] = [1, 2].map(PortId);
+    let peers = BTreeMap::from([(a, Some(vmms[0].id())), (b, Some(vmms[1].id()))]);
+    let mut state = Search::default();
+    let (mut turns, mut all) = (0, 0);
+    loop {
+        let mut work = Work::of(LEAST);
+        state.turn(&peers, &BTreeMap::new(), Duration::from_secs(1), &mut work);
+        assert!(work.used() <= LEAST);
+        turns += 1;
+        all += work.used();
+        if !state.is_under_way() {
+            break;
+        }
+        assert_eq!(state.pause(), Some(TURN));
+        assert!(turns < 100, "it comes to an end");
+    }
+    // At least a thread and 9 descriptors, and a thread and 3 descriptors.
+    assert!(turns >= 4 && all >= 14, "{turns} turns, {all} entries");
+    let mut whole = Search::default();
+    whole.turn(
+        &peers,
+        &BTreeMap::new(),
+        Duration::from_secs(1),
+        &mut Work::of(WORK),
+    );
+    assert!(!whole.is_under_way(), "that is the usual case");
+    assert_eq!(state.outcomes, whole.outcomes);
+    assert_eq!(whole.outcomes.len(), 2);
+    // A VMM that goes meanwhile ends nothing else.
+    whole.turn(
+        &peers,
+        &BTreeMap::new(),
+        Duration::from_secs(2),
+        &mut Work::of(LEAST),
+    );
+    assert!(whole.is_under_way());
+    let one = BTreeMap::from([(b, Some(vmms[1].id()))]);
+    whole.turn(
+        &one,
+        &BTreeMap::new(),
+        Duration::from_secs(2),
+        &mut Work::of(WORK),
+    );
+    assert!(!whole.is_under_way());
+    assert_eq!(whole.outcomes.keys().collect::<Vec<_>>(), [&b]);
 }
