@@ -221,7 +221,7 @@ impl Drop for Mapping {
                 quota.leave(amount);
                 sys::closer::run(quota.author(), move || match range.unmap() {
                     Ok(()) => quota.give_back(amount),
-                    Err(_) => quota.set_stuck(),
+                    Err(_) => quota.set_stuck(amount),
                 });
             }
             #[cfg(any(test, feature = "test-utils"))]

@@ -247,7 +247,12 @@ impl Quota {
         self.change(|held| held.leaving = held.leaving.minus(amount));
     }
 
-    pub(crate) fn set_stuck(&self) {
+    /// Notes that it cannot be unmapped.
+    pub(crate) fn set_stuck(&self, amount: Amount) {
+        self.change(|held| {
+            held.leaving = held.leaving.minus(amount);
+            held.used = held.used.plus(amount);
+        });
         self.stuck.store(true, Ordering::Release);
     }
 

@@ -161,6 +161,31 @@ fn lost() -> Vec<Mapping> {
     all
 }
 
+/// The thread that drops memory of a front end does not wait until it is unmapped.
+#[test]
+fn memory_is_unmapped_by_the_closer() {
+    alone("memory_is_unmapped_by_the_closer", || {
+        sys::closer::start(None).unwrap();
+        let quota = Quota::new();
+        let fd = memfd(GIB);
+        let mapping = quota.map(&fd, GIB, 0, Amount::default()).unwrap();
+        let start = format!("{:x}-", mapping.as_ptr() as usize);
+        let is_mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().any(|line| line.starts_with(&start))
+        };
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        sys::closer::run(quota.author(), move || drop(ended.recv()));
+        drop(mapping);
+        assert!(is_mapped());
+        assert_eq!(quota.in_use(), Amount::default());
+        drop(end);
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        assert!(sys::closer::settle(limit));
+        assert!(!is_mapped());
+    });
+}
+
 /// With as many mappings as a process may have, one cannot be taken out of the middle of what the
 /// system has made one.
 #[test]

@@ -421,6 +421,25 @@ mod tests {
         thread_slots
     }
 
+    #[test]
+    fn quarantined_connections_are_those_whose_descriptors_stand() {
+        let slots = thread_slots(&[A]);
+        let all = channel::keeping::ThreadSlots::map(&slots).unwrap();
+        all.note_closing(0, Some(B));
+        all.note_closing(1, Some(A));
+        all.note_closing(1, None);
+        let closing = channel::keeping::SlotSnapshot::at(&slots)
+            .unwrap()
+            .closing();
+        assert_eq!(closing, [B]);
+        let mut saved_sessions = SavedSessions::default();
+        // A crash has other suspects: the ports that threads serve.
+        saved_sessions.record_crash(killed_by(libc::SIGSEGV), &slots);
+        assert!(saved_sessions.crash_counts.keys().eq([&A]));
+        saved_sessions.quarantine(closing);
+        assert!(saved_sessions.quarantined.iter().eq([&B]));
+    }
+
     fn numbers(saved_sessions: &SavedSessions, port: PortId) -> Vec<u64> {
         saved_sessions.ports[&port].fds.keys().copied().collect()
     }

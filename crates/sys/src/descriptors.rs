@@ -148,6 +148,23 @@ mod tests {
         );
     }
 
+    /// One that did not fit would be closed by the kernel in this thread.
+    #[test]
+    fn all_descriptors_of_a_message_are_received() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let event = event::create().unwrap();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_RECEIVED))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [event.as_fd(); MAX_RECEIVED];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [IoSlice::new(b"a")];
+        assert_eq!(
+            sendmsg(&one, &bytes, &mut control, SendFlags::empty()),
+            Ok(1)
+        );
+        assert_eq!(take(&other), (received(1), MAX_RECEIVED));
+    }
+
     #[test]
     fn bytes_are_shown_without_descriptors() {
         let (one, other) = UnixStream::pair().unwrap();
