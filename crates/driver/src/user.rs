@@ -27,6 +27,7 @@ mod kept;
 mod kept_leases;
 mod listing;
 mod memory;
+mod own_addresses;
 mod questions;
 mod reports;
 mod sends;

@@ -49,16 +49,16 @@ const VHOST_NET: &[Allowed] = &[requests(
 /// System calls that only the sockets of user ports need.
 #[rustfmt::skip]
 const USER: &[Allowed] = &[
-    call(libc::SYS_sendto, "bytes of guests"),
+    call(libc::SYS_sendto, "bytes of guests; finding the host's own addresses"),
     requests(libc::SYS_ioctl, QUEUES, "bytes that the peer has not acknowledged, or that wait"),
     call(libc::SYS_getsockopt, "errors of connections, and the size of their buffers"),
     sockets(SOCKETS, "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
-    call(libc::SYS_connect, "the same; finding the host's own addresses"),
+    call(libc::SYS_connect, "the same; whether there is a way for IPv6"),
     options(OPTIONS, "peeking, datagrams that come together, errors"),
     call(libc::SYS_shutdown, "a guest has closed its half of a connection"),
     call(libc::SYS_bind, "random ports of questions at resolvers"),
-    call(libc::SYS_getsockname, "finding the host's own addresses"),
+    call(libc::SYS_getsockname, "addresses of forwards' sockets"),
     call(libc::SYS_mremap, "the allocator, for tables of flows"),
     refused(libc::SYS_openat, "the allocator asks how to give memory of a thread's tables back"),
 ];

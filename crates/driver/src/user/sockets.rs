@@ -1,6 +1,5 @@
 //! The sockets of flows.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use channel::user_reports::UserPage;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketFlags, SocketType, bind, connect, connect_unspec, getsockname,
+    AddressFamily, Shutdown, SocketFlags, SocketType, connect, connect_unspec, getsockname,
     shutdown, socket_with, sockopt,
 };
 use usernet::{Failure, Family, FlowId, Nanos, Peek, Peeked, RECORD_LEN};
@@ -19,14 +18,11 @@ use super::calls::{self, SendMemory};
 use super::events::{Kind, Tag};
 use super::kept::Keeper;
 use super::memory::Bytes;
+use super::own_addresses::OwnAddresses;
 
 /// Least room that is reported of a socket that the system calls writable: one with less would be
 /// reported again and again.
 const LEAST_ROOM: u32 = 4096;
-/// For so long an address counts as one that is not the host's.
-const KNOWN: Nanos = 1_000_000_000;
-/// Most addresses that are known so.
-const KNOWN_MAX: usize = 1024;
 /// Any port, for a datagram socket that sends nothing (RFC 863).
 pub(super) const DISCARD: u16 = 9;
 
@@ -133,7 +129,7 @@ impl Sockets {
             epoll,
             all: Vec::new(),
             serial: 0,
-            own: OwnAddresses::default(),
+            own: OwnAddresses::new(),
             keeper,
         }
     }
@@ -523,94 +519,14 @@ fn estimated_room(fd: &OwnedFd) -> u32 {
     size.saturating_sub(used)
 }
 
-/// The host's own addresses. Guests reach none of them.
-#[derive(Debug, Default)]
-struct OwnAddresses {
-    /// Addresses that are not the host's, and until when that holds.
-    others: HashMap<IpAddr, Nanos>,
-}
-
-impl OwnAddresses {
-    fn contains(&mut self, address: IpAddr, now: Nanos) -> Result<bool, Errno> {
-        if self.others.get(&address).is_some_and(|until| now < *until) {
-            return Ok(false);
-        }
-        let to = SocketAddr::new(address, DISCARD);
-        let mut probe = open(address, SocketType::DGRAM)?;
-        // Of several IPv4 addresses of a network the system sends to all from the first, unless a
-        // socket has chosen. IPv6 chooses the address itself (RFC 6724, section 5, rule 1).
-        if address.is_ipv4() && bind(&probe, &SocketAddr::new(address, 0)).is_ok() {
-            if connect(&probe, &to).is_ok() {
-                return Ok(true);
-            }
-            // Any address can be chosen with `net.ipv4.ip_nonlocal_bind`; no way leads from it.
-            probe = open(address, SocketType::DGRAM)?;
-        }
-        // Nothing is sent: a datagram socket only finds its way.
-        connect(&probe, &to)?;
-        let own = SocketAddr::try_from(getsockname(&probe)?)?;
-        if own.ip() == address || is_subnet_router(address, own.ip()) {
-            return Ok(true);
-        }
-        if self.others.len() >= KNOWN_MAX {
-            self.others.clear();
-        }
-        self.others.insert(address, now.saturating_add(KNOWN));
-        Ok(false)
-    }
-}
-
-/// Returns whether an address is that of the routers of the subnet in which `own` is (RFC 4291,
-/// section 2.6.1): a host that forwards takes datagrams that go there. Prefixes of subnets have 64
-/// to 112 bits.
-fn is_subnet_router(address: IpAddr, own: IpAddr) -> bool {
-    let (IpAddr::V6(address), IpAddr::V6(own)) = (address, own) else {
-        return false;
-    };
-    let (address, own) = (address.to_bits(), own.to_bits());
-    let rest = address.trailing_zeros().min(64);
-    rest >= 16 && address >> rest == own >> rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_address_of_a_subnets_routers_is_the_hosts() {
-        let own = "2001:db8:5:0:1:2:3:4".parse().unwrap();
-        for (address, is_router) in [
-            ("2001:db8:5::", true),
-            ("2001:db8:5:0:1::", true),
-            ("2001:db8:5:0:1:2:3:0", true),
-            ("2001:db8:5:0:1:2:4:0", false),
-            ("2001:db8:5:0:1:2:3:8", false),
-            ("2001:db8:6::", false),
-            ("2001:db8::", false),
-            ("192.0.2.0", false),
-        ] {
-            let found = is_subnet_router(address.parse().unwrap(), own);
-            assert_eq!(found, is_router, "{address}");
-        }
-    }
 
     #[test]
     fn a_peer_that_is_gone_is_found_out() {
         let fd = open(Ipv4Addr::LOCALHOST.into(), SocketType::STREAM).unwrap();
         prepare(&fd).unwrap();
         assert_eq!(sockopt::socket_keepalive(&fd), Ok(true));
-    }
-
-    /// The system sends to all addresses of loopback from the first, as to all of any network.
-    #[test]
-    fn every_address_of_the_host_is_its_own() {
-        let mut own = OwnAddresses::default();
-        for address in ["127.0.0.1", "127.0.0.2"] {
-            assert_eq!(
-                own.contains(address.parse().unwrap(), 0),
-                Ok(true),
-                "{address}"
-            );
-        }
     }
 }

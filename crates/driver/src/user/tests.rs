@@ -20,6 +20,7 @@ mod datagrams;
 mod dns;
 mod forwards;
 mod outside;
+mod own_addresses;
 mod segments;
 mod tables;
 
@@ -98,6 +99,10 @@ impl World {
 
     /// A worker that continues flows of a predecessor.
     fn after(host: &str, records: &OwnedFd, flows: Vec<KeptFlow>) -> Self {
+        Self::of(network(host), records, flows)
+    }
+
+    fn of(network: UserNetwork, records: &OwnedFd, flows: Vec<KeptFlow>) -> Self {
         let region = Arc::new(Region::new("test", 1).expect("memory"));
         let kept = flows.iter().map(copy_of_flow).collect();
         let outbox = Arc::new(Outbox::new().unwrap());
@@ -107,7 +112,7 @@ impl World {
             flows,
             outbox: outbox.clone(),
         };
-        let worker = UserWorker::new(&region, network(host), Arc::default(), inherited);
+        let worker = UserWorker::new(&region, network, Arc::default(), inherited);
         Self {
             outbox,
             kept,

@@ -12,14 +12,14 @@ const OWN: [u8; 4] = [192, 0, 2, 1];
 const FAR: [u8; 4] = [192, 0, 2, 9];
 const FAR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
-struct Outside {
+pub(super) struct Outside {
     _tap: Interface,
     wire: OwnedFd,
 }
 
 /// The outside of a test, on a thread that has left the host's network; none where that or TAP
 /// devices are not allowed.
-fn outside() -> Option<Outside> {
+pub(super) fn outside() -> Option<Outside> {
     // SAFETY: the flag is not `FILES`; a thread of a test may have a network of its own.
     let alone = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
     let spec = DeviceSpec {
