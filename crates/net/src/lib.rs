@@ -25,7 +25,15 @@ pub use device::Wire;
 pub use link::{Events, Link};
 pub use net::{Error, Interest, Net};
 pub use rustix::io::Errno;
-pub use stack::{Id, Kind, Options, Received, Stack};
+pub use stack::{Id, Kind, Options, Random, Received, Stack};
+
+/// A random number of the system's.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // The system has had its entropy since long before: the call fills eight bytes.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
 
 /// Lines for the person in front of the program.
 pub(crate) static SAY: interpose::say::Lines = interpose::say::Lines::new("lasthop net");

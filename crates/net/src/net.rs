@@ -23,10 +23,10 @@ use interpose::{Mask, system};
 use libc::{POLLIN, pollfd};
 use rustix::io::Errno;
 
-use crate::SAY;
 use crate::config::{Config, Network};
 use crate::link::{Events, Link, is_hang_up};
 use crate::stack::{Id, Kind, Options, Received, Stack};
+use crate::{SAY, random};
 pub(crate) use sleepers::Set;
 use sleepers::Sleeper;
 
@@ -245,14 +245,10 @@ impl Net {
                 Error::Socket(error)
             }
         })?;
-        let mut seed = [0; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| Error::System(error.into()))?;
-        let seed = u64::from_ne_bytes(seed);
         let wake = sys::event::create().map(system::out_of_the_way);
         let net = Arc::new(Self {
             state: Mutex::new(State {
-                stack: Stack::new(link, &config, seed, now()),
+                stack: Stack::new(link, &config, random, now()),
                 sleepers: Vec::new(),
                 leader: None,
                 service: Service::Looks,

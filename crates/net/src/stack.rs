@@ -37,6 +37,10 @@ const NO_ROOM: Duration = Duration::from_millis(100);
 /// First and last of the ports that are given out (ip(7), `ip_local_port_range`).
 const PORTS: (u16, u16) = (32768, 60999);
 
+/// A source of random numbers, each as hard to guess for one who knows those before: ports of
+/// sockets are made of them (RFC 6056).
+pub type Random = fn() -> u64;
+
 /// A socket, by its number.
 pub type Id = usize;
 
@@ -135,7 +139,7 @@ pub struct Stack<W> {
     /// The address of the interface.
     mac: MacAddr,
     questions: Questions,
-    next_port: u16,
+    random: Random,
     buffer: usize,
     /// Bytes of an IP packet.
     mtu: usize,
@@ -179,15 +183,15 @@ impl Body {
 }
 
 impl<W: Wire> Stack<W> {
-    /// A stack with the settings of a plug-in; `seed`: random.
+    /// A stack with the settings of a plug-in.
     #[must_use]
-    pub fn new(wire: W, config: &Config, seed: u64, now: Duration) -> Self {
+    pub fn new(wire: W, config: &Config, random: Random, now: Duration) -> Self {
         let now = instant(now);
         let mut device = Device::new(wire, config.mtu, config.buffer);
         let mac = MacAddr(config.hardware_address());
         let address = HardwareAddress::Ethernet(EthernetAddress(mac.0));
         let mut settings = smoltcp::iface::Config::new(address);
-        settings.random_seed = seed;
+        settings.random_seed = random();
         let mut interface = Interface::new(settings, &mut device, now);
         interface.update_ip_addrs(|addresses| {
             for network in &config.addresses {
@@ -198,7 +202,6 @@ impl<W: Wire> Stack<W> {
         let mut sockets = SocketSet::new(Vec::new());
         let is_given = !config.addresses.is_empty();
         let dhcp = (!is_given).then(|| sockets.add(dhcpv4::Socket::new()));
-        let (first, last) = PORTS;
         let mut stack = Self {
             device,
             interface,
@@ -215,7 +218,7 @@ impl<W: Wire> Stack<W> {
             },
             mac,
             questions: Questions::default(),
-            next_port: first + (seed % u64::from(last - first)) as u16,
+            random,
             buffer: config.buffer,
             mtu: config.mtu.into(),
             now,
@@ -527,22 +530,21 @@ impl<W: Wire> Stack<W> {
         }))
     }
 
-    /// A port that no socket has.
-    fn free_port(&mut self, is_stream: bool) -> Result<u16, Errno> {
+    /// A port that no socket has: any of them, so that one who knows others cannot guess it.
+    fn free_port(&self, is_stream: bool) -> Result<u16, Errno> {
         let (first, last) = PORTS;
-        for _ in first..=last {
-            let port = self.next_port;
-            self.next_port = if port >= last { first } else { port + 1 };
+        let count = last - first + 1;
+        let start = ((self.random)() % u64::from(count)) as u16;
+        let is_free = |port: &u16| {
             let has = |socket: &Slot| {
                 socket.body.is_stream() == is_stream
-                    && socket.bound.is_some_and(|bound| bound.port == port)
+                    && socket.bound.is_some_and(|bound| bound.port == *port)
             };
-            let is_orphans = is_stream && self.orphans.have(&self.sockets, port);
-            if !self.slots.iter().flatten().any(has) && !is_orphans {
-                return Ok(port);
-            }
-        }
-        Err(Errno::ADDRINUSE)
+            let is_orphans = is_stream && self.orphans.have(&self.sockets, *port);
+            !self.slots.iter().flatten().any(has) && !is_orphans
+        };
+        let mut ports = (0..count).map(|n| first + (start + n) % count);
+        ports.find(is_free).ok_or(Errno::ADDRINUSE)
     }
 
     /// connect(2); of TCP, its beginning: `EINPROGRESS`.

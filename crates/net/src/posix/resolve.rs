@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::{config, plug_in};
 use crate::net::{Interest, Net};
+use crate::random;
 use crate::stack::Kind;
 
 /// Time for an answer, and questions to each resolver.
@@ -62,14 +63,14 @@ fn is_in_hosts(name: &str) -> bool {
 
 /// Asks one resolver after the other. `None`: none has answered.
 fn look_up(net: &Net, resolvers: &[IpAddr], name: &str, kind: u16) -> Option<Vec<IpAddr>> {
-    let socket = Asking {
-        net,
-        id: net.open(Kind::Datagram).ok()?,
-    };
     for resolver in resolvers.iter().cycle().take(resolvers.len() * QUESTIONS) {
-        let mut number = [0; 2];
-        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty()).ok()?;
-        let question = question(u16::from_be_bytes(number), name, kind)?;
+        // A question has a port of its own, as well as a number: who answers in place of the
+        // resolver has to guess both (RFC 5452, section 9.2).
+        let socket = Asking {
+            net,
+            id: net.open(Kind::Datagram).ok()?,
+        };
+        let question = question(random() as u16, name, kind)?;
         if let Some(found) = socket.ask(SocketAddr::new(*resolver, 53), &question, kind) {
             return Some(found);
         }

@@ -58,6 +58,23 @@ impl Wire for End {
     }
 }
 
+thread_local! {
+    /// Numbers that the source of random ones gives next; after them, those of a sequence without
+    /// order (splitmix64).
+    static NUMBERS: RefCell<(VecDeque<u64>, u64)> = const { RefCell::new((VecDeque::new(), 7)) };
+}
+
+fn random() -> u64 {
+    NUMBERS.with_borrow_mut(|(numbers, state)| {
+        numbers.pop_front().unwrap_or_else(|| {
+            *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ mixed >> 31
+        })
+    })
+}
+
 /// Two stacks, 10.0.0.1 and 10.0.0.2, and the time.
 struct Pair {
     stacks: [Stack<End>; 2],
@@ -86,8 +103,8 @@ impl Pair {
             from_us: Rc::clone(from_us),
         };
         let now = Duration::from_secs(1000);
-        let first = Stack::new(end(one, other), &config(1, buffer), 7, now);
-        let second = Stack::new(end(other, one), &config(2, buffer), 8, now);
+        let first = Stack::new(end(one, other), &config(1, buffer), random, now);
+        let second = Stack::new(end(other, one), &config(2, buffer), random, now);
         Self {
             stacks: [first, second],
             now,
@@ -318,6 +335,52 @@ fn ports_are_taken_once() {
         .bind(other, SocketAddr::from(([0, 0, 0, 0], 0)))
         .unwrap();
     assert!(stack.local(other).unwrap().port() >= PORTS.0);
+}
+
+/// The ports of new sockets that are bound to none, or connect.
+fn given_ports(stack: &mut Stack<End>, kind: Kind, connects: bool, count: usize) -> Vec<u16> {
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    let ports = (0..count).map(|_| {
+        let id = stack.open(kind).unwrap();
+        let (given, expected) = match (connects, kind) {
+            (false, _) => (stack.bind(id, any), Ok(())),
+            (true, Kind::Datagram) => (stack.connect(id, at(2, 53)), Ok(())),
+            (true, Kind::Stream) => (stack.connect(id, at(2, 80)), Err(Errno::INPROGRESS)),
+        };
+        assert_eq!(given, expected);
+        stack.local(id).unwrap().port()
+    });
+    ports.collect()
+}
+
+#[test]
+fn a_port_is_the_random_one_or_the_next_that_is_free() {
+    let (first, last) = PORTS;
+    let count = u64::from(last - first) + 1;
+    for kind in [Kind::Stream, Kind::Datagram] {
+        for connects in [false, true] {
+            let mut pair = Pair::new(4096);
+            let numbers = [5, 20_000, 5, count - 1, 2 * count - 1, count + 7];
+            NUMBERS.with_borrow_mut(|all| all.0 = numbers.into());
+            let given = given_ports(&mut pair.stacks[0], kind, connects, 6);
+            let expected = [5, 20_000, 6, count - 1, 0, 7];
+            assert_eq!(given, expected.map(|n| first + n as u16), "{connects}");
+        }
+    }
+}
+
+/// One who sees the port of a socket knows nothing of the next.
+#[test]
+fn ports_of_one_socket_after_the_other_are_not_sequential() {
+    for kind in [Kind::Stream, Kind::Datagram] {
+        for connects in [false, true] {
+            let mut pair = Pair::new(4096);
+            let ports = given_ports(&mut pair.stacks[0], kind, connects, 32);
+            let steps = ports.windows(2).map(|pair| pair[1].abs_diff(pair[0]));
+            let close = steps.filter(|step| *step < 16).count();
+            assert!(close < 4, "{ports:?}");
+        }
+    }
 }
 
 #[test]

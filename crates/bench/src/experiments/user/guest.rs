@@ -43,9 +43,8 @@ impl Guest {
         }];
         config.mac = Some([0x52, 0x54, 0, 0, 0, 1]);
         config.mtu = mtu;
-        let seed = now().as_nanos() as u64;
         Self {
-            stack: Stack::new(wire, &config, seed, now()),
+            stack: Stack::new(wire, &config, || now().as_nanos() as u64, now()),
         }
     }
 
