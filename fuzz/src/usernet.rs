@@ -34,6 +34,7 @@ const BOUNDS: Bounds = Bounds {
     guest: 8,
     half_open: 4,
     forwarded: 3,
+    ports: 6,
 };
 /// Bytes of a step.
 const STEP: usize = 8;

@@ -123,6 +123,9 @@ pub struct UserNetwork {
     pub guests: Vec<UserGuest>,
     /// Ports of the host that lead to guests.
     pub forwards: Vec<UserForward>,
+    /// User ports whose sockets are in the same network namespace, this one included, which divide
+    /// its ephemeral ports. The supervisor fills it in.
+    pub sharers: u32,
 }
 
 /// A protocol whose ports a user port forwards.

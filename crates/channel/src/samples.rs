@@ -192,7 +192,7 @@ fn figures() -> UserFigures {
         kept_max: 8192,
         totals: UserTotals {
             results: [7, 8, 9],
-            refused: [1, 2, 3, 4, 1 << 40],
+            refused: [1, 2, 3, 4, 1 << 40, 6],
             from_guests: 1 << 33,
             to_guests: 1 << 34,
             dns_questions: 6,
@@ -226,6 +226,7 @@ fn network() -> UserNetwork {
         host: vec![text("tcp 5432")],
         guests: vec![guest],
         forwards: vec![forward],
+        sharers: 3,
     }
 }
 

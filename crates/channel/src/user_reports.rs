@@ -15,12 +15,13 @@ use port::DropReason;
 use serde::{Deserialize, Serialize};
 
 /// Drop reasons of user ports, in the order of [`UserTotals::refused`].
-pub const USER_REFUSALS: [DropReason; 5] = [
+pub const USER_REFUSALS: [DropReason; 6] = [
     DropReason::UserDenied,
     DropReason::UserFlows,
     DropReason::UserFragment,
     DropReason::UserProtocol,
     DropReason::UserUnreachable,
+    DropReason::UserPorts,
 ];
 
 /// Protocols and states of flows, in the order of [`UserFigures::flows`].
@@ -236,14 +237,14 @@ mod tests {
     fn counters_of_processes_add_up() {
         let one = UserTotals {
             results: [1, 2, 3],
-            refused: [1, 2, 3, 4, u64::MAX],
+            refused: [1, 2, 3, 4, u64::MAX, 0],
             from_guests: 5,
             to_guests: 6,
             dns_questions: 7,
         };
         let both = one.plus(&one);
         assert_eq!(both.results, [2, 4, 6]);
-        assert_eq!(both.refused, [2, 4, 6, 8, u64::MAX]);
+        assert_eq!(both.refused, [2, 4, 6, 8, u64::MAX, 0]);
         let rest = (both.from_guests, both.to_guests, both.dns_questions);
         assert_eq!(rest, (10, 12, 14));
     }

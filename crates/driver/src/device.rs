@@ -279,6 +279,15 @@ impl Device {
         }
     }
 
+    /// Returns the identity of the namespace of a user port's sockets; of others `None`.
+    #[must_use]
+    pub fn namespace(&self) -> Option<(u64, u64)> {
+        let namespace = self.queues.first();
+        let namespace = namespace.filter(|_| self.back_end == BackEnd::User)?;
+        let found = rustix::fs::fstat(namespace).ok()?;
+        Some((found.st_dev, found.st_ino))
+    }
+
     /// Gives the interface another MTU, or the usual one.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
 use crate::frames::{Coalescer, Interface, VhostNet, Xdp};
-use crate::user::{Forward, Inherited, Letter, Orders, Outbox, UserWorker};
+use crate::user::{Forward, HostPorts, Inherited, Letter, Orders, Outbox, UserWorker};
 use crate::worker::{Phase, Ring, Worker, WorkerError, WorkerStatus};
 use crate::xdp::SHAPE;
 use crate::{device, restrictions, user};
@@ -473,6 +473,8 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
             device::enter(namespace.queue.as_fd())?;
         }
     }
+    // No file can be opened below.
+    let ports = setup.user.as_ref().map(|_| HostPorts::read());
     let (region, mut interfaces) = set_up(start, queues, setup.memory)?;
     let restricted = place == Place::OwnProcess;
     if restricted {
@@ -496,8 +498,8 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     }
     let orders = Arc::new(Orders::default());
     let mail = Mail::new()?;
-    let workers = match setup.user {
-        Some(user) => {
+    let workers = match setup.user.zip(ports) {
+        Some((user, ports)) => {
             let inherited = Inherited {
                 records: user.records,
                 leases: user.leases,
@@ -505,7 +507,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
                 outbox: mail.outbox.clone(),
             };
             orders.put_forwards(user.forwards);
-            let worker = UserWorker::new(&region, user.network, orders.clone(), inherited);
+            let worker = UserWorker::new(&region, (user.network, ports), orders.clone(), inherited);
             vec![Work::User(Box::new(worker.map_err(DriverError::Worker)?))]
         }
         None => workers(&region, interfaces, start.uso)?,

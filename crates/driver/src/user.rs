@@ -23,6 +23,7 @@ mod figures;
 mod forwards;
 mod gateway;
 mod guests;
+mod host_ports;
 mod kept;
 mod kept_leases;
 mod listing;
@@ -61,6 +62,7 @@ use wire::virtio::net::{self, NetHeader};
 
 use crate::frames::{BATCH, HEADER};
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
+pub(crate) use calls::IP_LOCAL_PORT_RANGE;
 use echoes::{Echoes, Request};
 use events::Tag;
 use figures::Counters;
@@ -68,6 +70,7 @@ pub(crate) use forwards::Forward;
 use forwards::Forwards;
 use gateway::{Desired, Gateway, Waiting};
 use guests::Guests;
+pub(crate) use host_ports::HostPorts;
 use kept::Keeper;
 pub(crate) use kept::{FlowRecords, KeptFlow, Letter, Outbox};
 pub(crate) use kept_leases::KeptLeases;
@@ -188,26 +191,28 @@ fn now() -> Nanos {
     sys::time::monotonic_ns()
 }
 
-/// Returns the bounds that the limit of descriptors leaves.
-fn bounds() -> Bounds {
+/// Returns the bounds that the limit of descriptors leaves, with so many ports of the host.
+fn bounds(ports: u32) -> Bounds {
     let descriptors = getrlimit(Resource::Nofile).maximum;
     let descriptors = descriptors.and_then(|most| u32::try_from(most).ok());
     let left = descriptors.map_or(FLOWS_MAX, |most| most.saturating_sub(OTHER_DESCRIPTORS));
     Bounds {
         flows: left.min(FLOWS_MAX),
+        ports,
         ..Bounds::default()
     }
 }
 
 impl UserWorker {
-    /// Returns the worker of a user port; its buffers for frames of the switch are submitted
-    /// already. Settings that come later are in `orders`.
+    /// Returns the worker of a user port, whose sockets may have these ports of the host; its
+    /// buffers for frames of the switch are submitted already. Settings that come later are in
+    /// `orders`.
     ///
     /// # Errors
     /// The system's refusal, or settings that are none.
     pub(crate) fn new(
         region: &Arc<Region>,
-        network: UserNetwork,
+        (network, ports): (UserNetwork, HostPorts),
         orders: Arc<Orders>,
         inherited: Inherited,
     ) -> Result<Self, WorkerError> {
@@ -221,7 +226,8 @@ impl UserWorker {
         }
         let desired = Desired::new(network)?;
         let network = settings::network(&desired.network)?;
-        let (secret, bounds) = (Secret([random(), random()]), bounds());
+        let sharers = desired.network.sharers;
+        let (secret, bounds) = (Secret([random(), random()]), bounds(ports.share(sharers)));
         let mut translator = Translator::new(Settings {
             network,
             access: desired.access.clone(),
@@ -238,7 +244,7 @@ impl UserWorker {
         leases.restore(services.leases_mut(), now());
         let zone = settings::zone(&desired.network, services.leases());
         let resolvers = settings::resolvers(&desired.network);
-        let questions = Questions::new(epoll.try_clone()?, network, zone, resolvers);
+        let questions = Questions::new(epoll.try_clone()?, (network, ports), zone, resolvers);
         let shape = from_switch.queue.place().shape;
         for id in 0..shape.entries {
             from_switch.queue.submit(id, 0, shape.buffer);
@@ -248,8 +254,8 @@ impl UserWorker {
         guests.side.queue.disarm();
         let taken: Vec<u32> = inherited.flows.iter().map(|flow| flow.slot).collect();
         let keeper = Keeper::new(inherited.records, &taken, inherited.outbox);
-        let sockets = Sockets::new(epoll.try_clone()?, keeper);
-        let echoes = Echoes::new(epoll.try_clone()?, network);
+        let sockets = Sockets::new(epoll.try_clone()?, ports, keeper);
+        let echoes = Echoes::new(epoll.try_clone()?, network, sharers);
         let gateway = Gateway {
             sockets,
             forwards: Forwards::new(epoll, network),
@@ -437,6 +443,10 @@ impl UserWorker {
             .set_access(self.gateway.desired.access.clone());
         let stations = settings::stations(&self.gateway.desired.network);
         self.gateway.translator.reserve(stations);
+        let sharers = self.gateway.desired.network.sharers;
+        let ports = self.gateway.sockets.ports().share(sharers);
+        self.gateway.translator.set_ports(ports);
+        self.echoes.set_sharers(sharers);
         self.gateway.name(now());
         Ok(())
     }

@@ -116,6 +116,8 @@ drop_reasons! {
         "User ports do not translate this protocol, or the packet contradicts itself."
     UserUnreachable "user-unreachable"
         "The host of the user port has no way to the destination, or nothing answers there."
+    UserPorts "user-ports"
+        "The guest has as many of the host's ephemeral ports, or identifiers of echo requests, as it may have."
 }
 
 /// All reasons by which frames are lost, in the order of [`REASONS`].

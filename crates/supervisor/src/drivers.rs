@@ -114,8 +114,11 @@ impl Drivers {
     fn follow_networks(&mut self) {
         if !self.networks.is_empty() {
             let resolvers = self.resolvers.get(Instant::now());
-            let (all, reach) = (self.all.iter_mut(), &self.reach);
-            all.for_each(|driver| driver.follow_network(resolvers, reach));
+            let all: Vec<_> = self.all.iter().map(Driver::namespace).collect();
+            for (driver, own) in self.all.iter_mut().zip(&all) {
+                let sharers = all.iter().filter(|other| *other == own).count();
+                driver.follow_network((resolvers, sharers as u32), &self.reach);
+            }
         }
     }
 

@@ -180,6 +180,8 @@ pub enum Failure {
     Unreachable,
     /// No descriptor is left.
     Descriptors,
+    /// No ephemeral port is left.
+    Ports,
 }
 
 /// The report of a socket.

@@ -20,11 +20,13 @@ use crate::tcp::{Context, Flow, Incoming, RST};
 
 mod listing;
 mod options;
+mod ports;
 mod table;
 mod udp;
 
 use listing::States;
 pub use listing::{FlowState, Listed};
+use ports::{Ports, Supply};
 use table::{Counts, Entry, Key, Peers, Reserve, Slot};
 
 /// Bounds of a port.
@@ -40,6 +42,9 @@ pub struct Bounds {
     /// Mappings of a guest that peers of forwards have opened; the one that was not used for the
     /// longest time makes room for the next.
     pub forwarded: u32,
+    /// Ephemeral ports of the host for mappings that guests open, and as many for connections to
+    /// each destination: the rest is the host's.
+    pub ports: u32,
 }
 
 impl Default for Bounds {
@@ -49,6 +54,7 @@ impl Default for Bounds {
             guest: 4096,
             half_open: 256,
             forwarded: 1024,
+            ports: 14_116,
         }
     }
 }
@@ -102,6 +108,7 @@ pub struct Translator {
     guests: HashMap<MacAddr, Counts, Secret>,
     states: States,
     reserve: Reserve,
+    ports: Ports,
     deadlines: BTreeSet<(Nanos, u32)>,
     peers: Peers,
     /// Flows that wait for late segments, in the order of their ends; some may have ended before.
@@ -121,7 +128,7 @@ impl Translator {
     /// A translator without flows.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let secret = settings.secret;
+        let (secret, ports) = (settings.secret, settings.bounds.ports);
         Self {
             settings,
             slots: Vec::new(),
@@ -130,6 +137,7 @@ impl Translator {
             guests: HashMap::with_hasher(secret),
             states: States::default(),
             reserve: Reserve::new(secret),
+            ports: Ports::new(ports, secret),
             deadlines: BTreeSet::new(),
             peers: Peers::new(secret),
             late: VecDeque::new(),
@@ -289,11 +297,13 @@ impl Translator {
 
     /// A SYN for which there is no flow.
     fn open(&mut self, now: Nanos, ends: &Ends, syn: &Incoming, out: &mut Vec<Action>) -> Verdict {
-        let target = match self.target(Protocol::Tcp, ends.peer) {
-            Ok(target) if self.has_room(ends.station, |own| own.half_open) => Ok(target),
-            Ok(_) => Err(Refusal::Flows),
-            Err(refusal) => Err(refusal),
-        };
+        let target = self.target(Protocol::Tcp, ends.peer).and_then(|target| {
+            if !self.has_port(Supply::Tcp(ends.peer), ends.station) {
+                return Err(Refusal::Ports);
+            }
+            let has_room = self.has_room(ends.station, |own| own.half_open);
+            has_room.then_some(target).ok_or(Refusal::Flows)
+        });
         match target {
             Ok(target) => {
                 let (iss, mss) = (self.initial(ends, now), self.own_mss(ends));
@@ -535,6 +545,7 @@ impl Failure {
             Self::Own => Some(Refusal::Denied),
             Self::Unreachable => Some(Refusal::Unreachable),
             Self::Descriptors => Some(Refusal::Flows),
+            Self::Ports => Some(Refusal::Ports),
         }
     }
 }

@@ -110,6 +110,7 @@ fn user_network(
             .filter_map(forward_of)
             .flatten()
             .collect(),
+        sharers: 1,
     })
 }
 

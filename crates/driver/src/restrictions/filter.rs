@@ -55,9 +55,9 @@ const USER: &[Allowed] = &[
     sockets(SOCKETS, "sockets of flows"),
     call(libc::SYS_accept4, "connections of forwards"),
     call(libc::SYS_connect, "the same; whether there is a way for IPv6"),
-    options(OPTIONS, "peeking, datagrams that come together, errors"),
+    options(OPTIONS, "peeking, datagrams that come together, errors, ports"),
     call(libc::SYS_shutdown, "a guest has closed its half of a connection"),
-    call(libc::SYS_bind, "random ports of questions at resolvers"),
+    call(libc::SYS_bind, "ports of mappings and of questions at resolvers"),
     call(libc::SYS_getsockname, "addresses of forwards' sockets"),
     call(libc::SYS_mremap, "the allocator, for tables of flows"),
     refused(libc::SYS_openat, "the allocator asks how to give memory of a thread's tables back"),
@@ -86,6 +86,8 @@ const OPTIONS: &[(u32, u32)] = &[
     (libc::SOL_UDP as u32, libc::UDP_GRO as u32),
     (libc::SOL_IP as u32, libc::IP_RECVERR as u32),
     (libc::SOL_IPV6 as u32, libc::IPV6_RECVERR as u32),
+    (libc::SOL_IPV6 as u32, libc::IPV6_V6ONLY as u32),
+    (libc::SOL_IP as u32, crate::user::IP_LOCAL_PORT_RANGE),
 ];
 
 /// System calls that all drivers need.

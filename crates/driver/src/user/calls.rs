@@ -19,6 +19,9 @@ const SCRATCH: usize = 64 << 10;
 /// Pieces of a message at most (`IOV_MAX` is 1024): the frames of a batch, and scratch space.
 const PIECES: usize = BATCH;
 
+/// `linux/in.h`.
+pub(crate) const IP_LOCAL_PORT_RANGE: u32 = 51;
+
 fn last_error() -> Errno {
     let number = std::io::Error::last_os_error().raw_os_error();
     Errno::from_raw_os_error(number.unwrap_or(libc::EIO))
@@ -331,6 +334,14 @@ pub(super) fn set_peek_offset(socket: BorrowedFd<'_>, offset: u32) -> Result<(),
         libc::SO_PEEK_OFF,
         offset as libc::c_int,
     )
+}
+
+/// Has the system choose the port of a socket from these, in place of all of
+/// `ip_local_port_range` (`IP_LOCAL_PORT_RANGE`, `linux/in.h`), whatever its IP version.
+pub(super) fn set_port_range(socket: BorrowedFd<'_>, first: u16, last: u16) -> Result<(), Errno> {
+    let range = u32::from(last) << 16 | u32::from(first);
+    let option = IP_LOCAL_PORT_RANGE as libc::c_int;
+    set_number(socket, libc::SOL_IP, option, range as libc::c_int)
 }
 
 /// Sets an option that is a number.

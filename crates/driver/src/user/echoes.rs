@@ -21,13 +21,14 @@ use wire::{MacAddr, Parsed, icmp};
 
 use super::calls;
 use super::events::{Kind, Tag};
+use super::host_ports::identifiers;
 
 /// Types of messages (RFC 792; RFC 4443).
 const REQUEST: u8 = 8;
 const REPLY: u8 = 0;
 const REQUEST6: u8 = 128;
 const REPLY6: u8 = 129;
-/// Most sockets, and most of one guest.
+/// Most sockets, whatever the number of identifiers; and most of one guest.
 const SOCKETS_MAX: usize = 256;
 const GUEST_MAX: usize = 32;
 /// A socket that is not used ends after so long (RFC 5508, requirement 2: a minute at least).
@@ -60,6 +61,8 @@ struct Echo {
 pub(super) struct Echoes {
     epoll: OwnedFd,
     network: Network,
+    /// Most sockets: each has an identifier of the host's alone.
+    bound: usize,
     open: HashMap<u32, Echo>,
     sequences: HashMap<Sequence, u32>,
     next: u32,
@@ -109,21 +112,28 @@ impl<'a> Request<'a> {
 }
 
 impl Echoes {
-    pub(super) fn new(epoll: OwnedFd, network: Network) -> Self {
+    /// None yet; `sharers` have sockets in the same network namespace.
+    pub(super) fn new(epoll: OwnedFd, network: Network, sharers: u32) -> Self {
         Self {
             epoll,
             network,
+            bound: identifiers(sharers).min(SOCKETS_MAX),
             open: HashMap::new(),
             sequences: HashMap::new(),
             next: 0,
         }
     }
 
+    /// Changes the number of those that have sockets in the same network namespace.
+    pub(super) fn set_sharers(&mut self, sharers: u32) {
+        self.bound = identifiers(sharers).min(SOCKETS_MAX);
+    }
+
     /// Sends a request.
     ///
     /// # Errors
-    /// [`Refusal::Protocol`] where the system permits no ping sockets, [`Refusal::Flows`] at a
-    /// bound, [`Refusal::Unreachable`] without a way.
+    /// [`Refusal::Protocol`] where the system permits no ping sockets, [`Refusal::Ports`] at a
+    /// bound, [`Refusal::Flows`] without a descriptor, [`Refusal::Unreachable`] without a way.
     pub(super) fn send(&mut self, request: &Request<'_>, now: Nanos) -> Result<(), Refusal> {
         let sequence = request.sequence;
         if !self.network.may_be_guest(sequence.guest) {
@@ -149,10 +159,10 @@ impl Echoes {
 
     fn open(&mut self, sequence: Sequence) -> Result<u32, Refusal> {
         let of_guest = |echo: &&Echo| echo.sequence.station == sequence.station;
-        if self.open.len() >= SOCKETS_MAX
-            || self.open.values().filter(of_guest).count() >= GUEST_MAX
-        {
-            return Err(Refusal::Flows);
+        let own = self.open.values().filter(of_guest).count();
+        // A guest has at most as many as are left, so that others have some, too.
+        if own >= GUEST_MAX.min(self.bound.saturating_sub(self.open.len())) {
+            return Err(Refusal::Ports);
         }
         let (family, protocol) = match sequence.guest {
             IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),

@@ -168,9 +168,12 @@ impl Gateway {
             Action::OpenUdp(flow, family) => {
                 if let Err(error) = self.sockets.open_udp(flow, family) {
                     tracing::debug!("no socket for a mapping: {error}");
+                    let failure = sockets::failure(error);
                     // The guest's next datagram opens another, and the one at hand is refused.
-                    let failed = SocketEvent::Failed(sockets::failure(error));
-                    self.report(flow, failed, now, more);
+                    if let Some((frame, refusal)) = frame.zip(failure.refusal()) {
+                        self.refuse(frame, refusal, now);
+                    }
+                    self.report(flow, SocketEvent::Failed(failure), now, more);
                 }
             }
             Action::SendTo {

@@ -20,9 +20,10 @@ use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use super::events::{Kind, Tag};
+use super::host_ports::HostPorts;
 use super::memory::Bytes;
+use super::random;
 use super::streams::Streams;
-use super::{random, sockets};
 
 /// Room for an answer of any length.
 const ANSWER: usize = 1 << 16;
@@ -100,6 +101,7 @@ impl Question {
 pub(super) struct Questions {
     epoll: OwnedFd,
     network: Network,
+    ports: HostPorts,
     zone: Zone,
     forwarder: Forwarder,
     open: HashMap<u32, Question>,
@@ -114,13 +116,14 @@ impl Questions {
     /// Answers from `zone`, and from resolvers.
     pub(super) fn new(
         epoll: OwnedFd,
-        network: Network,
+        (network, ports): (Network, HostPorts),
         zone: Zone,
         resolvers: Vec<SocketAddr>,
     ) -> Self {
         Self {
             epoll,
             network,
+            ports,
             zone,
             forwarder: Forwarder::new(&network, resolvers),
             open: HashMap::new(),
@@ -191,7 +194,7 @@ impl Questions {
     fn send_one(&mut self, ask: &Ask) -> Result<(), Errno> {
         let (fd, way, events) = match ask.transport {
             Transport::Udp(port) => {
-                let fd = sockets::open(ask.server.ip(), SocketType::DGRAM)?;
+                let fd = self.ports.open(ask.server.ip(), SocketType::DGRAM)?;
                 let any: IpAddr = match ask.server {
                     SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                     SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -203,7 +206,7 @@ impl Questions {
                 (fd, Way::Udp, EventFlags::IN)
             }
             Transport::Tcp => {
-                let fd = sockets::open(ask.server.ip(), SocketType::STREAM)?;
+                let fd = self.ports.open(ask.server.ip(), SocketType::STREAM)?;
                 match connect(&fd, &ask.server) {
                     Ok(()) | Err(Errno::INPROGRESS) => {}
                     Err(error) => return Err(error),

@@ -149,8 +149,12 @@ impl Gateway {
         frame: Bytes,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let to = self.address_of(target, now)?;
-        let socket = self.sockets.get(flow).ok_or(Refusal::Flows)?;
+        // Without a socket the datagram was refused already, when its mapping was to get one.
+        let has_socket = self.sockets.get(flow).is_some();
+        let to = has_socket.then(|| self.address_of(target, now));
+        let Some((to, socket)) = to.transpose()?.zip(self.sockets.get(flow)) else {
+            return Ok(());
+        };
         socket.datagrams[0] += bytes.len() as u64;
         let (socket, _) = socket.receiver();
         if self.sends.is_before(&socket) {

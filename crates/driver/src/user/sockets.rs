@@ -1,6 +1,6 @@
 //! The sockets of flows.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use wire::{ethernet, ipv4, ipv6, udp};
 
 use super::calls::{self, SendMemory};
 use super::events::{Kind, Tag};
+use super::host_ports::HostPorts;
 use super::kept::Keeper;
 use super::memory::Bytes;
 use super::own_addresses::OwnAddresses;
@@ -85,6 +86,7 @@ pub(super) struct Sockets {
     all: Vec<Option<Socket>>,
     serial: u32,
     own: OwnAddresses,
+    ports: HostPorts,
     keeper: Keeper,
 }
 
@@ -92,9 +94,8 @@ pub(super) struct Sockets {
 pub(super) fn failure(error: Errno) -> Failure {
     match error {
         Errno::CONNREFUSED => Failure::Refused,
-        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL => {
-            Failure::Descriptors
-        }
+        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => Failure::Descriptors,
+        Errno::ADDRINUSE | Errno::ADDRNOTAVAIL => Failure::Ports,
         _ => Failure::Unreachable,
     }
 }
@@ -106,10 +107,14 @@ fn family_of(address: IpAddr) -> AddressFamily {
     }
 }
 
-/// Opens a socket that does not wait.
+/// Opens a socket that does not wait, and takes ports of one IP version alone.
 pub(super) fn open(address: IpAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(family_of(address), kind, flags, None)
+    let fd = socket_with(family_of(address), kind, flags, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    Ok(fd)
 }
 
 /// Sets the options of a connection's socket.
@@ -124,12 +129,13 @@ pub(super) fn prepare(fd: &OwnedFd) -> Result<(), Errno> {
 
 impl Sockets {
     /// None yet; events of theirs come to `epoll`.
-    pub(super) fn new(epoll: OwnedFd, keeper: Keeper) -> Self {
+    pub(super) fn new(epoll: OwnedFd, ports: HostPorts, keeper: Keeper) -> Self {
         Self {
             epoll,
             all: Vec::new(),
             serial: 0,
             own: OwnAddresses::new(),
+            ports,
             keeper,
         }
     }
@@ -149,7 +155,7 @@ impl Sockets {
             return Err(Failure::Own);
         }
         let opened = || -> Result<OwnedFd, Errno> {
-            let fd = open(to.ip(), SocketType::STREAM)?;
+            let fd = self.ports.open(to.ip(), SocketType::STREAM)?;
             prepare(&fd)?;
             match connect(&fd, &to) {
                 Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
@@ -167,11 +173,7 @@ impl Sockets {
     /// # Errors
     /// The system's refusal.
     pub(super) fn open_udp(&mut self, flow: FlowId, family: Family) -> Result<(), Errno> {
-        let any = match family {
-            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let fd = open(any, SocketType::DGRAM)?;
+        let fd = self.ports.open_udp(family)?;
         calls::coalesce(fd.as_fd());
         calls::keep_errors(fd.as_fd(), family == Family::V4)?;
         self.insert(flow, fd, Progress::Datagrams, None)?;
@@ -355,6 +357,11 @@ impl Sockets {
         self.insert(flow, fd, Progress::Connected, peek_offset)
     }
 
+    /// The ports of the host that sockets may have.
+    pub(super) fn ports(&self) -> HostPorts {
+        self.ports
+    }
+
     /// The descriptor with the events of all sockets.
     pub(super) fn epoll(&self) -> &OwnedFd {
         &self.epoll
@@ -521,6 +528,8 @@ fn estimated_room(fd: &OwnedFd) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

@@ -21,6 +21,7 @@ mod dns;
 mod forwards;
 mod outside;
 mod own_addresses;
+mod ports;
 mod segments;
 mod tables;
 
@@ -61,6 +62,7 @@ fn network(host: &str) -> UserNetwork {
             addresses: vec![GUEST_IP.into()],
         }],
         forwards: Vec::new(),
+        sharers: 1,
     }
 }
 
@@ -103,6 +105,15 @@ impl World {
     }
 
     fn of(network: UserNetwork, records: &OwnedFd, flows: Vec<KeptFlow>) -> Self {
+        Self::with_ports((network, HostPorts::read()), records, flows)
+    }
+
+    /// The same with these ports of the host.
+    fn with_ports(
+        (network, ports): (UserNetwork, HostPorts),
+        records: &OwnedFd,
+        flows: Vec<KeptFlow>,
+    ) -> Self {
         let region = Arc::new(Region::new("test", 1).expect("memory"));
         let kept = flows.iter().map(copy_of_flow).collect();
         let outbox = Arc::new(Outbox::new().unwrap());
@@ -112,7 +123,7 @@ impl World {
             flows,
             outbox: outbox.clone(),
         };
-        let worker = UserWorker::new(&region, network, Arc::default(), inherited);
+        let worker = UserWorker::new(&region, (network, ports), Arc::default(), inherited);
         Self {
             outbox,
             kept,

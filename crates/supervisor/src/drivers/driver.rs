@@ -382,14 +382,20 @@ impl Driver {
         }
     }
 
-    /// Has the process of a user port follow its network and the host's resolvers.
-    pub(super) fn follow_network(&mut self, resolvers: &[IpAddr], reach: &ForwardReach) {
+    /// Returns the identity of the network namespace of a user port's sockets.
+    pub(super) fn namespace(&self) -> Option<(u64, u64)> {
+        self.device.as_ref()?.namespace()
+    }
+
+    /// Has the process of a user port follow its network, the host's resolvers, and the number of
+    /// user ports with the same namespace.
+    pub(super) fn follow_network(&mut self, host: (&[IpAddr], u32), reach: &ForwardReach) {
         let runs = self.is_alive() && !self.is_stopping() && !self.killed;
         let process = self.child.as_ref().filter(|_| runs);
         let netns = self.spec.device.netns.as_ref();
         let permit = |listen| reach.permit(listen, netns);
         self.user
-            .follow(resolvers, self.device.as_ref(), process, permit);
+            .follow(host, self.device.as_ref(), process, permit);
     }
 
     /// Returns the descriptors to poll. Messages of a killed process are ignored.

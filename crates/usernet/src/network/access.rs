@@ -20,16 +20,20 @@ pub enum Refusal {
     Protocol,
     /// Nothing is there, or the host has no route to it.
     Unreachable,
+    /// The guest has its part of the host's ephemeral ports, or of the identifiers of echo
+    /// requests.
+    Ports,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Denied,
         Self::Flows,
         Self::Fragment,
         Self::Protocol,
         Self::Unreachable,
+        Self::Ports,
     ];
 
     /// The drop reason.
@@ -41,6 +45,7 @@ impl Refusal {
             Self::Fragment => "user-fragment",
             Self::Protocol => "user-protocol",
             Self::Unreachable => "user-unreachable",
+            Self::Ports => "user-ports",
         }
     }
 }

@@ -36,7 +36,7 @@ impl Errors {
     /// TCP, which has had a reset, or contradicts itself; or the guest has had too many.
     pub fn refused(&mut self, now: Nanos, frame: &[u8], refusal: Refusal) -> Option<Vec<u8>> {
         let error = match refusal {
-            Refusal::Denied | Refusal::Flows => IcmpError::Prohibited,
+            Refusal::Denied | Refusal::Flows | Refusal::Ports => IcmpError::Prohibited,
             Refusal::Unreachable => IcmpError::Host,
             Refusal::Fragment | Refusal::Protocol => return None,
         };

@@ -138,6 +138,119 @@ fn a_configured_station_may_have_more_than_its_share() {
     assert_eq!(count(&mut all, OTHER, 2000), 16);
 }
 
+/// A datagram of a station from this port, which opens a mapping.
+fn datagram_of(station: MacAddr, port: u16) -> Vec<u8> {
+    let frame = PacketBuilder::new(station, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+    frame.udp(port, 123).payload(b"time").build()
+}
+
+/// A SYN to this port of the server.
+fn syn_to(station: MacAddr, port: u16, to: u16) -> Vec<u8> {
+    let fields = TcpFields {
+        dst_port: to,
+        ..fields(port, IRS, 0, SYN)
+    };
+    let frame = PacketBuilder::new(station, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+    frame.tcp(fields).build()
+}
+
+/// Opens flows until one is refused, for want of a port; returns their number.
+fn take_all(translator: &mut Translator, frame: impl Fn(u16) -> Vec<u8>, from: u16) -> u16 {
+    for port in from.. {
+        match plain(translator, &frame(port)).0 {
+            Verdict::Done => {}
+            verdict => {
+                assert_eq!(verdict, Verdict::Refused(Refusal::Ports));
+                return port - from;
+            }
+        }
+    }
+    unreachable!("there are no more ports of guests")
+}
+
+#[test]
+fn a_guest_that_takes_all_ports_it_can_leaves_some_to_others() {
+    let bounds = Bounds {
+        ports: 512,
+        half_open: 4096,
+        ..Bounds::default()
+    };
+    let opens: [fn(MacAddr, u16) -> Vec<u8>; 3] = [
+        datagram_of,
+        |station, port| syn_to(station, port, 80),
+        |station, port| syn_to(station, port, 443),
+    ];
+    let third = MacAddr([2, 0, 0, 0, 0, 3]);
+    for open in opens {
+        // Known stations: each has a share of 128, and at most half of the rest that is left.
+        let mut all = translator(bounds);
+        all.reserve([GUEST, OTHER]);
+        let first = take_all(&mut all, |port| open(GUEST, port), 1000);
+        let second = take_all(&mut all, |port| open(OTHER, port), 2000);
+        let stranger = take_all(&mut all, |port| open(third, port), 3000);
+        assert_eq!((first, second, stranger), (128 + 128, 128 + 64, 32));
+        assert!(first + second + stranger <= 512);
+        // Stations that others invent do not get the shares.
+        let mut all = translator(bounds);
+        all.reserve([GUEST, OTHER]);
+        for n in 0..100 {
+            let invented = MacAddr([2, 0, 0, 0, 9, n]);
+            take_all(
+                &mut all,
+                |port| open(invented, port),
+                1000 + u16::from(n) * 256,
+            );
+        }
+        assert!(take_all(&mut all, |port| open(GUEST, port), 40_000) >= 128);
+        assert!(take_all(&mut all, |port| open(OTHER, port), 50_000) >= 128);
+        // Without known ones, who comes later has some as well.
+        let mut all = translator(bounds);
+        let guests = [(GUEST, 1000), (OTHER, 2000), (third, 3000)];
+        let taken = guests.map(|(of, from)| take_all(&mut all, |port| open(of, port), from));
+        assert_eq!(taken, [256, 128, 64]);
+    }
+}
+
+#[test]
+fn each_destination_has_ports_of_its_own_and_flows_give_theirs_back() {
+    let mut all = translator(Bounds {
+        ports: 64,
+        ..Bounds::default()
+    });
+    let web = take_all(&mut all, |port| syn_to(GUEST, port, 80), 1000);
+    let datagrams = take_all(&mut all, |port| datagram_of(GUEST, port), 1000);
+    let other = take_all(&mut all, |port| syn_to(GUEST, port, 443), 2000);
+    assert_eq!([web, datagrams, other], [32; 3]);
+    // A connection that ends, and mappings whose time is over.
+    plain(&mut all, &tcp(SERVER, fields(1000, AT, 0, RST), &[]));
+    assert_eq!(take_all(&mut all, |port| syn_to(GUEST, port, 80), 5000), 1);
+    all.expire(u64::MAX, &mut Vec::new());
+    assert_eq!(
+        take_all(&mut all, |port| datagram_of(GUEST, port), 7000),
+        32
+    );
+}
+
+#[test]
+fn another_number_of_ports_holds_for_new_flows() {
+    let mut all = translator(Bounds {
+        ports: 64,
+        ..Bounds::default()
+    });
+    let open = |port| datagram_of(GUEST, port);
+    assert_eq!(take_all(&mut all, open, 1000), 32);
+    all.set_ports(20);
+    assert_eq!((all.len(), take_all(&mut all, open, 2000)), (32, 0));
+    all.set_ports(128);
+    assert_eq!(take_all(&mut all, open, 3000), 32);
+    all.reserve([GUEST]);
+    assert_eq!(
+        take_all(&mut all, open, 4000),
+        32,
+        "its share, and half of the rest"
+    );
+}
+
 #[test]
 fn a_flow_is_that_of_its_station() {
     let mut host = host();

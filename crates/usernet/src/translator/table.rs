@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use wire::MacAddr;
 
+use super::ports::Supply;
 use super::{FlowState, Listed, Translator};
 use crate::Nanos;
 use crate::Secret;
@@ -64,11 +65,21 @@ impl Reserve {
         }
     }
 
-    fn share_of(&self, station: MacAddr) -> u32 {
+    /// Number of known stations.
+    pub(super) fn known(&self) -> u32 {
+        self.known.len() as u32
+    }
+
+    /// Returns what is kept for a station, of a share of each known one.
+    pub(super) fn of(&self, station: MacAddr, share: u32) -> u32 {
         match self.known.contains(&station) {
-            true => self.share,
+            true => share,
             false => 0,
         }
+    }
+
+    fn share_of(&self, station: MacAddr) -> u32 {
+        self.of(station, self.share)
     }
 
     /// The flows of a guest that are beyond its share.
@@ -78,7 +89,7 @@ impl Reserve {
 
     /// Returns whether a guest with so many flows may have one more, of `bound` in all.
     fn has_room(&self, station: MacAddr, flows: u32, bound: u32) -> bool {
-        let kept = self.share.saturating_mul(self.known.len() as u32);
+        let kept = self.share.saturating_mul(self.known());
         flows < self.share_of(station) || self.shared < bound.saturating_sub(kept)
     }
 }
@@ -159,6 +170,18 @@ impl Translator {
         let all = self.guests.iter();
         let beyond = all.map(|(station, counts)| reserve.beyond(*station, counts.flows));
         reserve.shared = beyond.sum();
+        self.ports.divide(bounds.ports, &self.reserve);
+    }
+
+    /// Changes the number of ports of the host, see [`Bounds::ports`]. Flows stay.
+    pub fn set_ports(&mut self, ports: u32) {
+        self.settings.bounds.ports = ports;
+        self.ports.divide(ports, &self.reserve);
+    }
+
+    /// Returns whether a guest may have one more flow with a port of the host.
+    pub(super) fn has_port(&self, supply: Supply, station: MacAddr) -> bool {
+        self.ports.has_room(supply, station, &self.reserve)
     }
 
     /// Returns whether a guest may have one more flow, of whose kind `pending` are not established.
@@ -227,7 +250,11 @@ impl Translator {
         if self.free.pop().is_none() {
             self.slots.push(Slot::default());
         }
-        self.count(entry.ends().station, Counts::default(), entry.counts());
+        let station = entry.ends().station;
+        self.count(station, Counts::default(), entry.counts());
+        if let Some(supply) = Supply::of(&entry) {
+            self.ports.take(supply, station, &self.reserve);
+        }
         self.keys.insert(entry.key(), id.index);
         if let Some(forwarded) = entry.forwarded() {
             self.peers.flows.insert(forwarded, id.index);
@@ -342,6 +369,9 @@ impl Translator {
         }
         self.keys.remove(&entry.key());
         self.free.push(index);
+        if let Some(supply) = Supply::of(&entry) {
+            self.ports.give_back(supply, station, &self.reserve);
+        }
         self.count(station, entry.counts(), Counts::default());
     }
 }

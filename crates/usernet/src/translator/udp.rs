@@ -7,6 +7,7 @@ use wire::MacAddr;
 use wire::udp as wire_udp;
 use wire::virtio::net::{self, NetHeader};
 
+use super::ports::Supply;
 use super::table::Entry;
 use super::{Packet, Translator, Undelivered, Verdict};
 use crate::Nanos;
@@ -62,6 +63,9 @@ impl Translator {
                 return Verdict::Refused(Refusal::Denied);
             }
             Some(index) => self.id(index),
+            None if !self.has_port(Supply::Udp, packet.parsed.src) => {
+                return Verdict::Refused(Refusal::Ports);
+            }
             None if !self.has_room(packet.parsed.src, |_| 0) => {
                 return Verdict::Refused(Refusal::Flows);
             }

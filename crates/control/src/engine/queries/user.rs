@@ -218,7 +218,7 @@ mod tests {
         let figures = UserFigures {
             flows: [1, 2, 0, 0, 4],
             totals: UserTotals {
-                refused: [5, 0, 0, 0, 6],
+                refused: [5, 0, 0, 0, 6, 0],
                 ..UserTotals::default()
             },
             ..UserFigures::default()

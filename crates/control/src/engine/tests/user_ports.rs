@@ -16,7 +16,7 @@ fn world() -> (World, Engine) {
     let figures = UserFigures {
         flows: [1, 2, 0, 0, 3],
         totals: UserTotals {
-            refused: [4, 0, 0, 0, 0],
+            refused: [4, 0, 0, 0, 0, 0],
             ..UserTotals::default()
         },
         ..UserFigures::default()

@@ -1,6 +1,9 @@
 //! Parts of a driver that only a user port has: its network, and the things that outlive its
 //! process.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -22,7 +25,7 @@ use super::questions::Questions;
 pub(super) struct UserPort {
     /// The network as control has sent it.
     desired: Option<UserNetwork>,
-    /// With the host's resolvers.
+    /// With the host's resolvers, and the number of ports that share its namespace.
     effective: Option<UserNetwork>,
     /// As the process has it.
     sent: Option<UserNetwork>,
@@ -72,11 +75,11 @@ impl UserPort {
         !stays
     }
 
-    /// Fills in the host's resolvers, opens the permitted listening sockets of forwards, and has a
-    /// process that runs follow.
+    /// Fills in the host's resolvers, and the number of user ports with the same namespace; opens the
+    /// permitted listening sockets of forwards, and has a process that runs follow.
     pub(super) fn follow(
         &mut self,
-        resolvers: &[IpAddr],
+        (resolvers, sharers): (&[IpAddr], u32),
         device: Option<&Device>,
         process: Option<&Child>,
         permit: impl Fn(Listen) -> Result<PermittedListen, Refused>,
@@ -94,6 +97,7 @@ impl UserPort {
             if network.dns && network.resolvers.is_empty() {
                 network.resolvers = resolvers.to_vec();
             }
+            network.sharers = sharers;
             network
         });
         if self.sent.is_some()

@@ -225,6 +225,7 @@ fn network() -> UserNetwork {
         host: vec![text("tcp 5432")],
         guests: vec![guest],
         forwards: Vec::new(),
+        sharers: 1,
     }
 }
 
