@@ -37,7 +37,7 @@ pub use problem::{Problem, ProblemKind};
 pub use spec::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, AdminState, Direction, ForwardSpec,
     Group, LogSpec, Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
-    USER_NETWORK, UserSpec,
+    USER_BUFFERS_MIB, USER_GUEST_BUFFERS_MIB, USER_NETWORK, UserSpec,
 };
 pub use spec::{Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus};
 pub use spec::{

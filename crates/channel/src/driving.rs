@@ -123,9 +123,20 @@ pub struct UserNetwork {
     pub guests: Vec<UserGuest>,
     /// Ports of the host that lead to guests.
     pub forwards: Vec<UserForward>,
+    /// Bounds of the buffers of sockets.
+    pub buffers: UserBuffers,
     /// User ports whose sockets are in the same network namespace, this one included, which divide
     /// its ephemeral ports. The supervisor fills it in.
     pub sharers: u32,
+}
+
+/// Bounds of the memory of the host in the buffers of guests' sockets, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UserBuffers {
+    /// Of a guest.
+    pub guest: u64,
+    /// Of the port.
+    pub port: u64,
 }
 
 /// A protocol whose ports a user port forwards.

@@ -13,7 +13,7 @@ use testkit::samples::sample;
 use crate::cores::CoreFacts;
 use crate::driving::{
     BackEnd, Calls, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState,
-    ForwardProtocol, Listen, UserForward, UserGuest, UserNetwork, XdpStart,
+    ForwardProtocol, Listen, UserBuffers, UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::formats;
 use crate::forwards::ForwardReach;
@@ -226,6 +226,10 @@ fn network() -> UserNetwork {
         host: vec![text("tcp 5432")],
         guests: vec![guest],
         forwards: vec![forward],
+        buffers: UserBuffers {
+            guest: 256 << 20,
+            port: 1 << 30,
+        },
         sharers: 3,
     }
 }

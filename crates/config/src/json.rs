@@ -37,6 +37,8 @@ pub(crate) const KEYS: &[Expected] = &[
     ("secret", None, expect::SECRET),
     ("weight", None, expect::WEIGHT),
     ("cpu_weight", None, expect::CPU_WEIGHT),
+    ("buffers_mib", None, expect::BUFFERS_MIB),
+    ("guest_buffers_mib", None, expect::BUFFERS_MIB),
     ("mtu", None, expect::MTU),
     ("mac", None, expect::MAC),
     ("netns", None, expect::NETNS),

@@ -15,6 +15,7 @@
 //! the whole network.
 
 mod accepted;
+mod buffers;
 mod calls;
 mod datagrams;
 mod echoes;
@@ -62,7 +63,7 @@ use wire::virtio::net::{self, NetHeader};
 
 use crate::frames::{BATCH, HEADER};
 use crate::worker::{Phase, Ring, Side, WorkerError, WorkerStatus};
-pub(crate) use calls::IP_LOCAL_PORT_RANGE;
+pub(crate) use calls::{IP_LOCAL_PORT_RANGE, SO_BUF_LOCK};
 use echoes::{Echoes, Request};
 use events::Tag;
 use figures::Counters;
@@ -254,7 +255,11 @@ impl UserWorker {
         guests.side.queue.disarm();
         let taken: Vec<u32> = inherited.flows.iter().map(|flow| flow.slot).collect();
         let keeper = Keeper::new(inherited.records, &taken, inherited.outbox);
-        let sockets = Sockets::new(epoll.try_clone()?, ports, keeper);
+        let sockets = Sockets::new(
+            epoll.try_clone()?,
+            (ports, settings::budget(&desired.network)),
+            keeper,
+        );
         let echoes = Echoes::new(epoll.try_clone()?, network, sharers);
         let gateway = Gateway {
             sockets,
@@ -331,7 +336,8 @@ impl UserWorker {
                 (flow.ok()?, (Progress::Datagrams, is_shared))
             }
         };
-        if let Err(error) = self.gateway.sockets.inherit(flow, socket, slot, kind) {
+        let of = (flow, self.gateway.station(flow));
+        if let Err(error) = self.gateway.sockets.inherit(of, socket, slot, kind) {
             // A flow without a socket would have no end.
             let failed = SocketEvent::Failed(sockets::failure(error));
             self.gateway.report(flow, failed, now, actions);
@@ -447,6 +453,8 @@ impl UserWorker {
         let ports = self.gateway.sockets.ports().share(sharers);
         self.gateway.translator.set_ports(ports);
         self.echoes.set_sharers(sharers);
+        let budget = settings::budget(&self.gateway.desired.network);
+        self.gateway.sockets.set_budget(budget);
         self.gateway.name(now());
         Ok(())
     }

@@ -43,7 +43,9 @@ pub use self::qos::{
 };
 pub use self::secret::Secret;
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
-pub use self::user::{ForwardSpec, USER_NETWORK, UserSpec};
+pub use self::user::{
+    ForwardSpec, USER_BUFFERS_MIB, USER_GUEST_BUFFERS_MIB, USER_NETWORK, UserSpec,
+};
 
 objects!(DesiredState, SegmentSpec, SegmentPatch);
 

@@ -140,9 +140,8 @@ pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
         "address" => kind == PortKind::Tap,
         "interface" | "driver" => kind.has_interface(),
         "netns" | "cpu_weight" => kind.has_driver(),
-        "network" | "network6" | "dns" | "host" | "deny" | "allow" | "forward" => {
-            kind == PortKind::User
-        }
+        "network" | "network6" | "buffers_mib" | "guest_buffers_mib" | "dns" | "host" | "deny"
+        | "allow" | "forward" => kind == PortKind::User,
         "mac" => kind != PortKind::Uplink,
         _ => true,
     }
@@ -160,6 +159,8 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         port.id.map(|id| id.to_string()),
     );
     let cpu_weight = port.cpu_weight.map(|weight| weight.to_string());
+    let buffers = port.buffers_mib.map(|mib| mib.to_string());
+    let guest_buffers = port.guest_buffers_mib.map(|mib| mib.to_string());
     for (key, value) in [
         ("socket", socket),
         ("role", role),
@@ -177,6 +178,8 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         ("secret", port.secret.as_ref().map(|_| Secret::HIDDEN)),
         ("network", port.network.as_deref()),
         ("network6", port.network6.as_deref()),
+        ("buffers_mib", buffers.as_deref()),
+        ("guest_buffers_mib", guest_buffers.as_deref()),
         ("dns", port.dns.as_deref()),
         ("host", listed(&port.host)),
         ("deny", listed(&port.deny)),

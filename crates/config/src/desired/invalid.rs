@@ -51,6 +51,7 @@ pub(crate) mod expect {
         "\"any\", \"sticky\", or an array of 1 to 64 IP addresses or networks like \"10.0.0.0/24\"";
     pub(crate) const ADMIN_STATE: &str = "\"up\" or \"down\"";
     pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
+    pub(crate) const BUFFERS_MIB: &str = "an integer from 16 to 1048576";
     pub(crate) const CPU_WEIGHT: &str = "an integer from 1 to 10000";
     pub(crate) const RATE: &str =
         "a table with packets_per_second, bits_per_second or both, and their bursts";

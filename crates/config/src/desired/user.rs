@@ -2,17 +2,23 @@
 //! get.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
-use api::v1::{Allowed, DesiredState, ForwardSpec, PortKind, PortSpec, USER_NETWORK, parse_mac};
-use channel::driving::{ForwardProtocol, Listen, UserForward, UserGuest, UserNetwork};
+use api::v1::{
+    Allowed, DesiredState, ForwardSpec, PortKind, PortSpec, USER_BUFFERS_MIB,
+    USER_GUEST_BUFFERS_MIB, USER_NETWORK, parse_mac,
+};
+use channel::driving::{ForwardProtocol, Listen, UserBuffers, UserForward, UserGuest, UserNetwork};
 use policy::port_security::Macs;
 use usernet::network::{HostRule, LEAST_MTU, Network, Ports, Prefix, Protocol, Rule};
 use wire::MacAddr;
 
-use super::check::{At, quoted};
-use super::invalid::{Invalid, Place};
+use super::check::{At, number, quoted};
+use super::invalid::{Invalid, Place, expect};
 use super::port_security::port_security_of;
 
+/// Memory in the buffers of sockets, in MiB.
+const BUFFERS_MIB: RangeInclusive<u32> = 16..=1 << 20;
 /// Most elements of `host`, `deny` and `allow`.
 const LISTED_MAX: usize = 256;
 /// Most ports of the host that lead to guests, each port of a range counted.
@@ -59,8 +65,22 @@ pub(super) fn check(state: &DesiredState) -> Result<(), Invalid> {
         }
         before.push((port, network.prefix()));
         guards(place, state, port, &network)?;
+        buffers(place, port)?;
         lists(place, port)?;
         forwards(i, state, port, &network)?;
+    }
+    Ok(())
+}
+
+/// Checks the memory in the buffers of sockets.
+fn buffers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    for (key, mib) in [
+        ("buffers_mib", port.buffers_mib),
+        ("guest_buffers_mib", port.guest_buffers_mib),
+    ] {
+        if let Some(mib) = mib {
+            number(At(place, key), mib, &BUFFERS_MIB, expect::BUFFERS_MIB)?;
+        }
     }
     Ok(())
 }
@@ -88,6 +108,7 @@ fn user_network(
     let dns = port.dns.as_deref().unwrap_or("auto");
     let resolvers = dns.split_ascii_whitespace();
     let list = |all: &Option<Vec<String>>| all.clone().unwrap_or_default();
+    let bytes = |mib: u32| u64::from(mib) << 20;
     Some(UserNetwork {
         network: network.prefix().to_string(),
         network6: network.prefix6().map(|prefix6| prefix6.to_string()),
@@ -110,6 +131,10 @@ fn user_network(
             .filter_map(forward_of)
             .flatten()
             .collect(),
+        buffers: UserBuffers {
+            guest: bytes(port.guest_buffers_mib.unwrap_or(USER_GUEST_BUFFERS_MIB)),
+            port: bytes(port.buffers_mib.unwrap_or(USER_BUFFERS_MIB)),
+        },
         sharers: 1,
     })
 }
@@ -437,6 +462,7 @@ mod tests {
     fn good_keys_are_accepted() {
         let user = json!({
             "network": "10.1.0.0/16", "network6": "fd00:1::/64", "dns": "127.0.0.53 2001:db8::53",
+            "buffers_mib": 64,
             "host": ["tcp 5432"], "deny": ["10.0.0.0/8 tcp 1-1023"], "allow": ["0.0.0.0/0"],
             "forward": [
                 {"listen": "tcp 127.0.0.1:2222", "to": "vm1:22"},
@@ -455,6 +481,8 @@ mod tests {
         );
         assert_eq!(network.network6.as_deref(), Some("fd00:1::/64"));
         assert_eq!(network.mac, [0x52, 0x55, 10, 1, 0, 2]);
+        let (port, guest) = (64 << 20, 256 << 20);
+        assert_eq!(network.buffers, UserBuffers { guest, port });
         let resolvers: [IpAddr; 2] =
             ["127.0.0.53", "2001:db8::53"].map(|text| text.parse().unwrap());
         assert_eq!(network.resolvers, resolvers);
@@ -612,6 +640,11 @@ mod tests {
             (json!({"network": "10.9.0.0/24"}), "ports[2].network"),
             (json!({"network": "10.3.0.0/16"}), "ports[3].network"),
             (json!({"network6": "fd00::/48"}), "ports[2].network6"),
+            (json!({"buffers_mib": 15}), "ports[2].buffers_mib"),
+            (
+                json!({"guest_buffers_mib": 1_048_577}),
+                "ports[2].guest_buffers_mib",
+            ),
             (json!({"network6": "fe80::/64"}), "ports[2].network6"),
             (json!({"dns": ""}), "ports[2].dns"),
             (json!({"dns": "1.1.1.1,8.8.8.8"}), "ports[2].dns"),

@@ -102,7 +102,8 @@ impl UserWorker {
         });
         match flow {
             Ok(flow) => {
-                if self.gateway.sockets.accepted(flow, socket).is_err() {
+                let of = (flow, guest.1);
+                if self.gateway.sockets.accepted(of, socket).is_err() {
                     self.gateway
                         .report(flow, SocketEvent::Reset, now, &mut actions);
                 }

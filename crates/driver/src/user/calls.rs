@@ -21,6 +21,13 @@ const PIECES: usize = BATCH;
 
 /// `linux/in.h`.
 pub(crate) const IP_LOCAL_PORT_RANGE: u32 = 51;
+/// `asm-generic/socket.h`.
+pub(crate) const SO_BUF_LOCK: u32 = 72;
+/// Numbers of `SO_MEMINFO` (`linux/sock_diag.h`): SK_MEMINFO_RCVBUF, SK_MEMINFO_SNDBUF,
+/// SK_MEMINFO_WMEM_QUEUED.
+const RECEIVE_SIZE: usize = 1;
+const SEND_SIZE: usize = 3;
+const SEND_USED: usize = 5;
 
 fn last_error() -> Errno {
     let number = std::io::Error::last_os_error().raw_os_error();
@@ -344,6 +351,29 @@ pub(super) fn set_port_range(socket: BorrowedFd<'_>, first: u16, last: u16) -> R
     set_number(socket, libc::SOL_IP, option, range as libc::c_int)
 }
 
+/// Sets the sizes of the buffers of a socket, for receiving and for sending, which the system
+/// doubles and then changes no more.
+pub(super) fn set_buffers(socket: BorrowedFd<'_>, [receive, send]: [u32; 2]) -> Result<(), Errno> {
+    let level = libc::SOL_SOCKET;
+    set_number(socket, level, libc::SO_RCVBUF, receive as libc::c_int)?;
+    set_number(socket, level, libc::SO_SNDBUF, send as libc::c_int)
+}
+
+/// Has the system change the sizes of the buffers of a socket no more, or again (`SO_BUF_LOCK`,
+/// Linux 5.14).
+pub(super) fn fix_buffers(socket: BorrowedFd<'_>, fixed: bool) -> Result<(), Errno> {
+    // `linux/socket.h`: SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK.
+    let locks = if fixed { 1 | 2 } else { 0 };
+    set_number(socket, libc::SOL_SOCKET, SO_BUF_LOCK as libc::c_int, locks)
+}
+
+/// Returns the memory that is used of both buffers.
+#[cfg(test)]
+pub(super) fn used_memory(socket: BorrowedFd<'_>) -> Option<u64> {
+    let numbers = memory_of(socket)?;
+    Some(u64::from(numbers[0]) + u64::from(numbers[SEND_USED]))
+}
+
 /// Sets an option that is a number.
 fn set_number(
     socket: BorrowedFd<'_>,
@@ -374,31 +404,24 @@ pub(super) fn unacknowledged(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
 pub(super) struct SendMemory {
     size: u32,
     used: u32,
+    /// Size of the receive buffer.
+    receive: u32,
 }
 
 impl SendMemory {
     /// Asks the system (`SO_MEMINFO`, Linux 4.12); `None` where it does not say.
     pub(super) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
-        // `linux/sock_diag.h`: SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED.
-        const SIZE: usize = 3;
-        const USED: usize = 5;
-        let mut numbers = [0u32; 9];
-        let mut len = size_of_val(&numbers) as libc::socklen_t;
-        // SAFETY: the system writes at most `len` bytes.
-        let done = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_MEMINFO,
-                numbers.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        let is_whole = done == 0 && len as usize > USED * size_of::<u32>();
-        is_whole.then(|| Self {
-            size: numbers[SIZE],
-            used: numbers[USED],
+        let numbers = memory_of(socket)?;
+        Some(Self {
+            size: numbers[SEND_SIZE],
+            used: numbers[SEND_USED],
+            receive: numbers[RECEIVE_SIZE],
         })
+    }
+
+    /// Bytes of both buffers.
+    pub(super) fn buffers(self) -> u64 {
+        u64::from(self.size) + u64::from(self.receive)
     }
 
     /// Bytes that the system certainly takes: short segments need almost twice their payload.
@@ -410,6 +433,24 @@ impl SendMemory {
     pub(super) fn is_short(self) -> bool {
         self.size.saturating_sub(self.used) < self.used / 2
     }
+}
+
+/// Returns numbers about the memory of a socket (`SO_MEMINFO`, Linux 4.12).
+fn memory_of(socket: BorrowedFd<'_>) -> Option<[u32; 9]> {
+    let mut numbers = [0u32; 9];
+    let mut len = size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: the system writes at most `len` bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    let is_whole = done == 0 && len as usize > SEND_USED * size_of::<u32>();
+    is_whole.then_some(numbers)
 }
 
 fn number_by_ioctl(socket: BorrowedFd<'_>, request: libc::Ioctl) -> Result<u32, Errno> {

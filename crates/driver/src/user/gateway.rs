@@ -12,6 +12,7 @@ use usernet::{
     Action, Failure, FlowId, Nanos, Payload, Peek, Peeked, Secret, SocketEvent, Target, Translator,
     Turns,
 };
+use wire::MacAddr;
 use wire::virtio::net::NetHeader;
 
 use super::accepted::Accepted;
@@ -139,8 +140,7 @@ impl Gateway {
             Action::Close { flow, .. } if self.questions.has(flow) => self.questions.closed(flow),
             Action::Discard(flow, len) => {
                 self.counters.totals.to_guests += u64::from(len);
-                let socket = self.sockets.get(flow);
-                if socket.is_some_and(|socket| socket.discard(len).is_err()) {
+                if self.sockets.discard(flow, len).is_err() {
                     self.report(flow, SocketEvent::Reset, now, more);
                 }
             }
@@ -166,7 +166,8 @@ impl Gateway {
                 self.sockets.close(flow, reset);
             }
             Action::OpenUdp(flow, family) => {
-                if let Err(error) = self.sockets.open_udp(flow, family) {
+                let of = (flow, self.station(flow));
+                if let Err(error) = self.sockets.open_udp(of, family) {
                     tracing::debug!("no socket for a mapping: {error}");
                     let failure = sockets::failure(error);
                     // The guest's next datagram opens another, and the one at hand is refused.
@@ -214,9 +215,10 @@ impl Gateway {
     }
 
     fn connect(&mut self, flow: FlowId, target: Target, now: Nanos, more: &mut Vec<Action>) {
+        let of = (flow, self.station(flow));
         let connected = match target {
-            Target::Outside(to) => self.sockets.connect(flow, to, true, now),
-            Target::Host(to) | Target::Peer(to) => self.sockets.connect(flow, to, false, now),
+            Target::Outside(to) => self.sockets.connect(of, to, true, now),
+            Target::Host(to) | Target::Peer(to) => self.sockets.connect(of, to, false, now),
             Target::Resolver => {
                 let connected = self.connect_to_dns(flow, now);
                 connected.map(|room| {
@@ -227,6 +229,11 @@ impl Gateway {
         if let Err(failure) = connected {
             self.fail(flow, failure, now, more);
         }
+    }
+
+    /// The station of the guest of a flow.
+    pub(super) fn station(&self, flow: FlowId) -> MacAddr {
+        self.translator.station(flow).unwrap_or_default()
     }
 
     fn connect_to_dns(&mut self, flow: FlowId, now: Nanos) -> Result<u32, Failure> {
@@ -277,13 +284,9 @@ impl Gateway {
 
     /// Reads bytes of a flow without consuming them.
     pub(super) fn read(&mut self, flow: FlowId, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
-        match (
-            self.questions.peek(flow, peek, into),
-            self.sockets.get(flow),
-        ) {
-            (Some(peeked), _) => Ok(peeked),
-            (None, Some(socket)) => socket.peek(peek, into),
-            (None, None) => Err(Errno::BADF),
+        match self.questions.peek(flow, peek, into) {
+            Some(peeked) => Ok(peeked),
+            None => self.sockets.peek(flow, peek, into),
         }
     }
 

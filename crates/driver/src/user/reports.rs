@@ -114,6 +114,7 @@ impl UserWorker {
                     None if is_writable && !has_failed => {
                         socket.progress = Progress::Connected;
                         let room = socket.room_of_writable();
+                        self.gateway.sockets.count(flow);
                         self.gateway.report(
                             flow,
                             SocketEvent::Connected { room },

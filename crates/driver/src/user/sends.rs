@@ -120,7 +120,11 @@ impl Gateway {
         let bytes: usize = run.pieces.iter().map(|piece| piece.len()).sum();
         let event = match socket.send(&run.pieces) {
             Ok(taken) if taken as usize == bytes => {
-                let (room, needs_more) = socket.room_and_need();
+                let memory = socket.memory();
+                let (room, needs_more) = socket.room_and_need(memory);
+                if let Some(memory) = memory {
+                    self.sockets.note(run.flow, memory);
+                }
                 match needs_more && self.sockets.await_room(run.flow).is_err() {
                     true => SocketEvent::Reset,
                     false => SocketEvent::Sent { taken, room },

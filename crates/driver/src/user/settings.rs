@@ -9,6 +9,8 @@ use usernet::services::Leases;
 use usernet::services::dns::{self, Zone};
 use wire::MacAddr;
 
+use super::buffers::Budget;
+
 /// Why the supervisor's message is of no use; control has checked it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
@@ -49,6 +51,14 @@ pub(super) fn access(of: &UserNetwork) -> Result<Access, SettingsError> {
 pub(super) fn resolvers(of: &UserNetwork) -> Vec<SocketAddr> {
     let all = of.resolvers.iter().filter(|_| of.dns);
     all.map(|ip| SocketAddr::new(*ip, dns::PORT)).collect()
+}
+
+/// Returns the budgets of the buffers of sockets.
+pub(super) fn budget(of: &UserNetwork) -> Budget {
+    Budget {
+        guest: of.buffers.guest,
+        port: of.buffers.port,
+    }
 }
 
 /// Returns the stations of guests that are known by their ports.

@@ -12,8 +12,9 @@ use rustix::net::{
     shutdown, socket_with, sockopt,
 };
 use usernet::{Failure, Family, FlowId, Nanos, Peek, Peeked, RECORD_LEN};
-use wire::{ethernet, ipv4, ipv6, udp};
+use wire::{MacAddr, ethernet, ipv4, ipv6, udp};
 
+use super::buffers::{Budget, Buffers, Held};
 use super::calls::{self, SendMemory};
 use super::events::{Kind, Tag};
 use super::host_ports::HostPorts;
@@ -77,6 +78,10 @@ pub(super) struct Socket {
     pub(super) opened: Option<Nanos>,
     /// Bytes of datagrams from the guest and to it.
     pub(super) datagrams: [u64; 2],
+    /// Its buffers, unless they are those of a forward.
+    held: Option<Held>,
+    /// Bytes that were read since its buffers were counted.
+    read: u32,
 }
 
 /// Sockets by the numbers of their flows.
@@ -87,6 +92,7 @@ pub(super) struct Sockets {
     serial: u32,
     own: OwnAddresses,
     ports: HostPorts,
+    buffers: Buffers,
     keeper: Keeper,
 }
 
@@ -129,24 +135,29 @@ pub(super) fn prepare(fd: &OwnedFd) -> Result<(), Errno> {
 
 impl Sockets {
     /// None yet; events of theirs come to `epoll`.
-    pub(super) fn new(epoll: OwnedFd, ports: HostPorts, keeper: Keeper) -> Self {
+    pub(super) fn new(
+        epoll: OwnedFd,
+        (ports, budget): (HostPorts, Budget),
+        keeper: Keeper,
+    ) -> Self {
         Self {
             epoll,
             all: Vec::new(),
             serial: 0,
             own: OwnAddresses::new(),
             ports,
+            buffers: Buffers::new(budget),
             keeper,
         }
     }
 
-    /// Connects a TCP socket. An event follows.
+    /// Connects a TCP socket of a guest. An event follows.
     ///
     /// # Errors
     /// Why it failed at once.
     pub(super) fn connect(
         &mut self,
-        flow: FlowId,
+        (flow, station): (FlowId, MacAddr),
         to: SocketAddr,
         is_outside: bool,
         now: Nanos,
@@ -157,26 +168,37 @@ impl Sockets {
         let opened = || -> Result<OwnedFd, Errno> {
             let fd = self.ports.open(to.ip(), SocketType::STREAM)?;
             prepare(&fd)?;
-            match connect(&fd, &to) {
-                Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
-                Err(error) => Err(error),
-            }
+            Ok(fd)
         };
         let fd = opened().map_err(failure)?;
-        let peek_offset = calls::set_peek_offset(fd.as_fd(), 0).is_ok().then_some(0);
-        self.insert(flow, fd, Progress::Connecting, peek_offset)
-            .map_err(failure)
+        let held = self.buffers.give(station, &fd).map_err(failure)?;
+        let connected = match connect(&fd, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {
+                let peek_offset = calls::set_peek_offset(fd.as_fd(), 0).is_ok().then_some(0);
+                self.insert(flow, fd, (Progress::Connecting, peek_offset), held)
+            }
+            Err(error) => {
+                self.buffers.take_back(held);
+                Err(error)
+            }
+        };
+        connected.map_err(failure)
     }
 
-    /// Opens the socket of a mapping.
+    /// Opens the socket of a guest's mapping.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn open_udp(&mut self, flow: FlowId, family: Family) -> Result<(), Errno> {
+    pub(super) fn open_udp(
+        &mut self,
+        (flow, station): (FlowId, MacAddr),
+        family: Family,
+    ) -> Result<(), Errno> {
         let fd = self.ports.open_udp(family)?;
         calls::coalesce(fd.as_fd());
         calls::keep_errors(fd.as_fd(), family == Family::V4)?;
-        self.insert(flow, fd, Progress::Datagrams, None)?;
+        let held = self.buffers.give(station, &fd)?;
+        self.insert(flow, fd, (Progress::Datagrams, None), held)?;
         if let Some(socket) = self.get(flow) {
             socket.udp_headers = match family {
                 Family::V4 => HEADERS_V4,
@@ -190,19 +212,16 @@ impl Sockets {
         &mut self,
         flow: FlowId,
         fd: OwnedFd,
-        progress: Progress,
-        peek_offset: Option<u32>,
+        progress: (Progress, Option<u32>),
+        held: Held,
     ) -> Result<(), Errno> {
         self.serial = self.serial.wrapping_add(1);
         let tag = Tag::new(Kind::Flow, self.serial, flow.index() as u32);
-        epoll::add(&self.epoll, &fd, tag.data(), EDGES)?;
-        self.put(
-            flow,
-            Arc::new(fd),
-            (progress, peek_offset),
-            tag.serial(),
-            false,
-        );
+        if let Err(error) = epoll::add(&self.epoll, &fd, tag.data(), EDGES) {
+            self.buffers.take_back(held);
+            return Err(error);
+        }
+        self.put(flow, Arc::new(fd), progress, tag.serial(), Some(held));
         Ok(())
     }
 
@@ -212,7 +231,7 @@ impl Sockets {
         fd: Arc<OwnedFd>,
         (progress, peek_offset): (Progress, Option<u32>),
         serial: u32,
-        is_shared: bool,
+        held: Option<Held>,
     ) {
         if self.all.len() <= flow.index() {
             self.all.resize_with(flow.index() + 1, || None);
@@ -225,12 +244,14 @@ impl Sockets {
             awaits_room: false,
             ended: false,
             is_queued: false,
-            is_shared,
+            is_shared: held.is_none(),
             udp_headers: HEADERS_V4,
             peek_offset,
             slot: None,
             opened: Some(sys::time::monotonic_ns()),
             datagrams: [0; 2],
+            held,
+            read: 0,
         });
     }
 
@@ -238,7 +259,7 @@ impl Sockets {
     /// the forward's.
     pub(super) fn share(&mut self, flow: FlowId, fd: Arc<OwnedFd>) {
         // No event has the number of a serial that is none.
-        self.put(flow, fd, (Progress::Datagrams, None), NO_EVENTS, true);
+        self.put(flow, fd, (Progress::Datagrams, None), NO_EVENTS, None);
     }
 
     /// The socket of a flow.
@@ -279,6 +300,9 @@ impl Sockets {
         let Some(socket) = self.all.get_mut(flow.index()).and_then(Option::take) else {
             return;
         };
+        if let Some(held) = socket.held {
+            self.buffers.take_back(held);
+        }
         // Others may have a descriptor of it, so that it ends before the last one is closed. A
         // failure means that it has ended already.
         if reset {
@@ -325,7 +349,7 @@ impl Sockets {
     /// The system's refusal.
     pub(super) fn inherit(
         &mut self,
-        flow: FlowId,
+        (flow, station): (FlowId, MacAddr),
         fd: OwnedFd,
         slot: u32,
         (progress, is_shared): (Progress, bool),
@@ -340,7 +364,8 @@ impl Sockets {
         let peeks = progress == Progress::Connected;
         let peek_offset = peeks.then(|| calls::set_peek_offset(fd.as_fd(), 0).ok().map(|()| 0));
         let is_v6 = sockopt::socket_domain(&fd)? == AddressFamily::INET6;
-        self.insert(flow, fd, progress, peek_offset.flatten())?;
+        let held = self.buffers.adopt(station, &fd);
+        self.insert(flow, fd, (progress, peek_offset.flatten()), held)?;
         if let Some(socket) = self.get(flow) {
             (socket.slot, socket.opened) = (Some(slot), None);
             socket.udp_headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
@@ -352,9 +377,88 @@ impl Sockets {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn accepted(&mut self, flow: FlowId, fd: OwnedFd) -> Result<(), Errno> {
+    pub(super) fn accepted(
+        &mut self,
+        (flow, station): (FlowId, MacAddr),
+        fd: OwnedFd,
+    ) -> Result<(), Errno> {
         let peek_offset = calls::set_peek_offset(fd.as_fd(), 0).is_ok().then_some(0);
-        self.insert(flow, fd, Progress::Connected, peek_offset)
+        let held = self.buffers.give(station, &fd)?;
+        self.insert(flow, fd, (Progress::Connected, peek_offset), held)
+    }
+
+    /// Reads bytes of a flow without consuming them.
+    ///
+    /// # Errors
+    /// The connection failed, or there is none.
+    pub(super) fn peek(&mut self, flow: FlowId, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
+        let socket = self.prepare(flow).ok_or(Errno::BADF)?;
+        let peeked = socket.peek(peek, into);
+        // The system may only look now at what was consumed before.
+        if socket.is_due() {
+            socket.read = 0;
+            self.count(flow);
+        }
+        peeked
+    }
+
+    /// Consumes bytes of a flow that were peeked.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn discard(&mut self, flow: FlowId, len: u32) -> Result<(), Errno> {
+        let Some(socket) = self.prepare(flow) else {
+            return Ok(());
+        };
+        socket.discard(len)?;
+        socket.read = socket.read.saturating_add(len);
+        if socket.is_due() {
+            self.count(flow);
+        }
+        Ok(())
+    }
+
+    /// The socket of a flow that is to be read.
+    fn prepare(&mut self, flow: FlowId) -> Option<&mut Socket> {
+        let socket = self.all.get_mut(flow.index())?.as_mut();
+        let socket = socket.filter(|socket| socket.flow == flow)?;
+        if let Some(held) = &mut socket.held {
+            self.buffers.prepare(&socket.fd, held);
+        }
+        Some(socket)
+    }
+
+    /// Counts the buffers of a flow, whose sizes may have changed, and has them grow no more if
+    /// that was all.
+    pub(super) fn count(&mut self, flow: FlowId) {
+        let socket = self.all.get_mut(flow.index()).and_then(Option::as_mut);
+        if let Some(socket) = socket.filter(|socket| socket.flow == flow)
+            && let Some(held) = &mut socket.held
+        {
+            self.buffers.count(&socket.fd, held);
+            self.buffers.prepare(&socket.fd, held);
+        }
+    }
+
+    /// As [`Self::count`], with what is known of the memory of a flow's socket.
+    pub(super) fn note(&mut self, flow: FlowId, memory: SendMemory) {
+        let socket = self.all.get_mut(flow.index()).and_then(Option::as_mut);
+        if let Some(socket) = socket.filter(|socket| socket.flow == flow)
+            && let Some(held) = &mut socket.held
+        {
+            self.buffers.note(&socket.fd, held, memory.buffers());
+        }
+    }
+
+    /// Returns the bytes of the buffers of all flows.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> u64 {
+        self.buffers.all()
+    }
+
+    /// Changes the budgets of buffers.
+    pub(super) fn set_budget(&mut self, budget: Budget) {
+        self.buffers.set(budget);
     }
 
     /// The ports of the host that sockets may have.
@@ -390,11 +494,22 @@ impl Socket {
         }
     }
 
+    /// Its buffers are to be counted.
+    fn is_due(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| self.read >= held.interval())
+    }
+
+    /// Returns what the system says of the memory of the socket.
+    pub(super) fn memory(&self) -> Option<SendMemory> {
+        SendMemory::of(self.fd.as_fd())
+    }
+
     /// Returns the free bytes of the send buffer, see [`room_of`], and whether the system is to be
     /// asked for an event when there is more: it gives a socket a larger buffer only if that is
     /// awaited.
-    pub(super) fn room_and_need(&self) -> (u32, bool) {
-        match SendMemory::of(self.fd.as_fd()) {
+    pub(super) fn room_and_need(&self, memory: Option<SendMemory>) -> (u32, bool) {
+        match memory {
             Some(memory) => (memory.room(), memory.is_short() && !self.awaits_room),
             None => (estimated_room(&self.fd), false),
         }
@@ -426,7 +541,7 @@ impl Socket {
     ///
     /// # Errors
     /// The connection failed.
-    pub(super) fn peek(&mut self, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
+    fn peek(&mut self, peek: Peek, into: Bytes) -> Result<Peeked, Errno> {
         let into = into.part(0, into.len().min(peek.len as usize));
         let Some(into) = into.filter(|into| into.len() > 0) else {
             return Ok(Peeked::Empty);
@@ -462,7 +577,7 @@ impl Socket {
     ///
     /// # Errors
     /// The connection failed.
-    pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {
+    fn discard(&mut self, len: u32) -> Result<(), Errno> {
         let mut left = len as usize;
         while left > 0 {
             match calls::discard(self.fd.as_fd(), left) {
@@ -488,6 +603,12 @@ impl Socket {
     /// Returns the bytes of a mapping from the guest and to it, if this process has opened it.
     pub(super) fn datagram_bytes(&self) -> Option<[u64; 2]> {
         self.opened.map(|_| self.datagrams)
+    }
+
+    /// Returns the memory of both buffers that is used.
+    #[cfg(test)]
+    pub(super) fn used_memory(&self) -> u64 {
+        calls::used_memory(self.fd.as_fd()).unwrap()
     }
 
     /// Works as on a system without a peek offset for TCP.

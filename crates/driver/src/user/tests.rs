@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use channel::driving::UserGuest;
+use channel::driving::{UserBuffers, UserGuest};
 use channel::user_reports::{USER_REFUSALS, USER_ROWS, USER_STATES, UserFlow, UserRows, UserTable};
 use front::queue::device::Device;
 use sys::event;
@@ -16,6 +16,7 @@ use wire::{MacAddr, Parsed};
 
 use super::*;
 
+mod buffers;
 mod datagrams;
 mod dns;
 mod forwards;
@@ -62,6 +63,10 @@ fn network(host: &str) -> UserNetwork {
             addresses: vec![GUEST_IP.into()],
         }],
         forwards: Vec::new(),
+        buffers: UserBuffers {
+            guest: 256 << 20,
+            port: 1 << 30,
+        },
         sharers: 1,
     }
 }

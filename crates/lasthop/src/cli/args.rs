@@ -392,7 +392,8 @@ pub(super) struct Set {
     "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode", "peer_user",
     "description", "slots", "pipes",
     "id", "secret_file", "no_secret",
-    "qos", "egress", "iommu", "network", "network6", "dns", "host", "no_host", "deny", "no_deny",
+    "qos", "egress", "iommu", "network", "network6", "buffers_mib",
+    "guest_buffers_mib", "dns", "host", "no_host", "deny", "no_deny",
     "allow", "allow_all", "forwards", "no_forward",
 ])]
 pub(super) struct Changes {

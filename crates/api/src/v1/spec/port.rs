@@ -174,6 +174,11 @@ pub struct PortSpec {
     /// The IPv6 network of a user port: a prefix of 64 bits; `auto` for a unique local one that
     /// is made of the names of switch and port; or `off`. Default: `auto`.
     pub network6: Option<String>,
+    /// Memory of the host in the buffers of a user port's sockets, in MiB: 16 to 1048576. Beyond
+    /// half of it buffers do not grow, and at its end there are no more flows. Default: 1024.
+    pub buffers_mib: Option<u32>,
+    /// The same for each guest of a user port. Default: 256.
+    pub guest_buffers_mib: Option<u32>,
     /// The resolvers that answer questions of a user port's guests: `auto` for the host's, `off`,
     /// or addresses with blanks between them. Default: `auto`.
     pub dns: Option<String>,
@@ -285,6 +290,8 @@ impl PortSpec {
             netns: None,
             network: None,
             network6: None,
+            buffers_mib: None,
+            guest_buffers_mib: None,
             dns: None,
             host: None,
             deny: None,
@@ -304,6 +311,8 @@ impl PortSpec {
         (self.kind == PortKind::User).then(|| UserSpec {
             network: self.network.clone(),
             network6: self.network6.clone(),
+            buffers_mib: self.buffers_mib,
+            guest_buffers_mib: self.guest_buffers_mib,
             dns: self.dns.clone(),
             host: self.host.clone(),
             deny: self.deny.clone(),
@@ -374,6 +383,12 @@ pub struct PortPatch {
     /// The new IPv6 network of a user port, whose flows end; `null` for `auto`.
     #[serde(default, with = "present")]
     pub network6: Option<Option<String>>,
+    /// The new memory in the buffers of a user port's sockets, in MiB; flows stay.
+    #[serde(default, with = "present")]
+    pub buffers_mib: Option<Option<u32>>,
+    /// The same for each guest.
+    #[serde(default, with = "present")]
+    pub guest_buffers_mib: Option<Option<u32>>,
     /// The new resolvers of a user port.
     #[serde(default, with = "present")]
     pub dns: Option<Option<String>>,

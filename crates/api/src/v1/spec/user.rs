@@ -11,6 +11,11 @@ objects!(ForwardSpec);
 /// The IPv4 network of a user port without `network`, as guests of QEMU know it.
 pub const USER_NETWORK: &str = "10.0.2.0/24";
 
+/// Memory of the host in the buffers of a user port's sockets without `buffers_mib`, in MiB.
+pub const USER_BUFFERS_MIB: u32 = 1024;
+/// The same for a guest, without `guest_buffers_mib`.
+pub const USER_GUEST_BUFFERS_MIB: u32 = 256;
+
 /// The network of a user port, as it is configured.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -27,6 +32,10 @@ pub struct UserSpec {
     pub deny: Option<Vec<String>>,
     /// Networks that guests reach. Default: all.
     pub allow: Option<Vec<String>>,
+    /// Memory of the host in the buffers of all sockets, in MiB. Default: 1024.
+    pub buffers_mib: Option<u32>,
+    /// The same for each guest. Default: 256.
+    pub guest_buffers_mib: Option<u32>,
     /// Ports of the host that lead to guests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forward: Vec<ForwardSpec>,

@@ -17,6 +17,12 @@ pub(super) struct User {
     /// Resolvers of a user port: auto for the host's, off, or addresses with blanks between them
     #[arg(long, value_name = "RESOLVERS")]
     dns: Option<String>,
+    /// Memory of the host in the buffers of a user port's sockets, in MiB [default: 1024]
+    #[arg(long, value_name = "MIB")]
+    buffers_mib: Option<u32>,
+    /// The same for each guest [default: 256]
+    #[arg(long, value_name = "MIB")]
+    guest_buffers_mib: Option<u32>,
     /// Service of the host that guests of a user port reach at the gateway, like "tcp 5432"; may be
     /// repeated
     #[arg(long, value_name = "SERVICE")]
@@ -54,6 +60,12 @@ pub(super) struct UserChanges {
     /// Resolvers of a user port: auto for the host's, off, or addresses with blanks between them
     #[arg(long, value_name = "RESOLVERS")]
     dns: Option<String>,
+    /// Memory of the host in the buffers of a user port's sockets, in MiB
+    #[arg(long, value_name = "MIB")]
+    buffers_mib: Option<u32>,
+    /// The same for each guest
+    #[arg(long, value_name = "MIB")]
+    guest_buffers_mib: Option<u32>,
     /// Service of the host that guests of a user port reach at the gateway, in place of those
     /// before; may be repeated
     #[arg(long, value_name = "SERVICE")]
@@ -87,6 +99,8 @@ impl User {
         PortSpec {
             network: self.network.clone(),
             network6: self.network6.clone(),
+            buffers_mib: self.buffers_mib,
+            guest_buffers_mib: self.guest_buffers_mib,
             dns: self.dns.clone(),
             host: self.host.clone(),
             deny: self.deny.clone(),
@@ -103,6 +117,8 @@ impl UserChanges {
         PortPatch {
             network: self.network.clone().map(Some),
             network6: self.network6.clone().map(Some),
+            buffers_mib: self.buffers_mib.map(Some),
+            guest_buffers_mib: self.guest_buffers_mib.map(Some),
             dns: self.dns.clone().map(Some),
             host: super::change(self.host.clone(), self.no_host),
             deny: super::change(self.deny.clone(), self.no_deny),

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use api::v1::{
     AdminState, Allowed, ClientStatus, DriverStatus, FrontEndStatus, Notifications,
-    PortSecurityStatus, PortStatus, TranslationStatus, USER_FLOWS_MAX, USER_KEPT_MAX, USER_NETWORK,
-    UserPortStatus, UserSpec, VcpuSource, Work,
+    PortSecurityStatus, PortStatus, TranslationStatus, USER_BUFFERS_MIB, USER_FLOWS_MAX,
+    USER_GUEST_BUFFERS_MIB, USER_KEPT_MAX, USER_NETWORK, UserPortStatus, UserSpec, VcpuSource,
+    Work,
 };
 
 use super::super::tables::facts;
@@ -381,6 +382,14 @@ fn user_network(of: &UserSpec) -> Vec<(&'static str, String)> {
         ("deny", list(&of.deny, NONE)),
         ("allow", list(&of.allow, "all")),
         ("forward", or_none(forwards)),
+        (
+            "buffers",
+            format!(
+                "{} MiB, {} MiB of a guest",
+                of.buffers_mib.unwrap_or(USER_BUFFERS_MIB),
+                of.guest_buffers_mib.unwrap_or(USER_GUEST_BUFFERS_MIB)
+            ),
+        ),
     ]
 }
 

@@ -1,5 +1,5 @@
 use channel::driving::{
-    BackEnd, Choice, DeviceSpec, ForwardProtocol, Listen, UserGuest, UserNetwork,
+    BackEnd, Choice, DeviceSpec, ForwardProtocol, Listen, UserBuffers, UserGuest, UserNetwork,
 };
 use channel::supervision::{Coalescing, GuestStates, HelpersConfig, Poll};
 use driver::device::XdpParts;
@@ -225,6 +225,10 @@ fn network() -> UserNetwork {
         host: vec![text("tcp 5432")],
         guests: vec![guest],
         forwards: Vec::new(),
+        buffers: UserBuffers {
+            guest: 256 << 20,
+            port: 1 << 30,
+        },
         sharers: 1,
     }
 }

@@ -1,6 +1,6 @@
 //! User ports with idle processes.
 
-use channel::driving::Choice;
+use channel::driving::{Choice, UserBuffers};
 use channel::link::{Link, Received};
 use rustix::thread::UnshareFlags;
 use testkit::skip::skipped;
@@ -80,6 +80,10 @@ fn network() -> UserNetwork {
         host: Vec::new(),
         guests: Vec::new(),
         forwards: Vec::new(),
+        buffers: UserBuffers {
+            guest: 256 << 20,
+            port: 1 << 30,
+        },
         sharers: 1,
     }
 }
