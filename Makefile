@@ -85,6 +85,7 @@ unit: ## Unit and property tests, and the fuzzers' seeds: no root, seconds once 
 
 timing: build ## Tests with the durations that they check, alone: elsewhere a busy machine would fail them
 	LASTHOP_TIMING=1 cargo test --package lasthop --test supervisor -- --test-threads=1
+	LASTHOP_TIMING=1 LASTHOP_BIN="$(BUILT)/release" cargo test --package lasthop --test foreign_descriptors -- --nocapture
 	LASTHOP_TIMING=1 LASTHOP_BIN="$(BUILT)/release" cargo test --package lasthop-e2e --test control -- flows_that_exist
 
 instructions: setup ## Instructions per frame beside the committed ones; BLESS=1 commits new ones

@@ -130,10 +130,10 @@ impl Common {
 /// Amounts of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// What it uses.
+    /// Amount that it uses.
     used: Amount,
-    /// What it has given back and the [closer](sys::closer) has not unmapped yet. It counts for the
-    /// process, and for the connection only where there is as much of it as it may use.
+    /// Amount that it has given back and the [closer](sys::closer) has not unmapped yet. It counts
+    /// for the process, and for the connection only where there is as much of it as it may use.
     leaving: Amount,
 }
 

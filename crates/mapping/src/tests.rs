@@ -175,7 +175,9 @@ fn memory_is_unmapped_by_the_closer() {
             maps.lines().any(|line| line.starts_with(&start))
         };
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        sys::closer::run(quota.author(), move || drop(ended.recv()));
+        sys::closer::run(quota.author(), move || {
+            let _ = ended.recv();
+        });
         drop(mapping);
         assert!(is_mapped());
         assert_eq!(quota.in_use(), Amount::default());

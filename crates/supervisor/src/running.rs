@@ -1,9 +1,9 @@
 //! Child process, started by this supervisor or by the one that it replaced.
 //!
-//! A killed process whose thread waits in the kernel, for example for a file system's daemon that does
-//! not answer, does not end. It is given up after [`GIVE_UP`], if none of its threads can return from
-//! the kernel: it writes to no memory any more, and its successor may start. It stays on a list until
-//! it can be reaped.
+//! A killed process whose thread waits in the kernel, for example for a file system's daemon that
+//! does not answer, does not end. It is given up after [`GIVE_UP`], if none of its threads can
+//! return from the kernel: it writes to no memory any more, and its successor may start. It stays
+//! on a list until it can be reaped.
 
 use std::cell::Cell;
 use std::io;
@@ -23,8 +23,8 @@ use rustix::process::{
 const GIVE_UP: Duration = Duration::from_secs(1);
 /// Time after which that is tried again: 200 milliseconds.
 const RETRY: Duration = Duration::from_millis(200);
-/// Maximum number of processes that are given up at a time. With more, the next one has no successor
-/// until one of them can be reaped.
+/// Maximum number of processes that are given up at a time. With more, the next one has no
+/// successor until one of them can be reaped.
 const MAX_GIVEN_UP: usize = 8;
 
 /// Processes that were given up.

@@ -202,11 +202,13 @@ impl SavedSessions {
             .into_iter()
             .filter(|port| (port.0 as usize) < MAX_PORTS)
         {
-            tracing::warn!(
-                port = port.0,
-                "quarantined: its front end's descriptor does not close"
-            );
-            self.quarantined.insert(port);
+            if self.quarantined.insert(port) {
+                let port = port.0;
+                tracing::warn!(
+                    port,
+                    "quarantined: its front end's descriptor does not close"
+                );
+            }
         }
     }
 

@@ -343,8 +343,8 @@ impl Kind {
     }
 }
 
-/// Refuses messages with descriptors at the sender (`SO_PASSRIGHTS`, Linux 6.16). Before, the reader
-/// has to receive them, and hands them to the closer.
+/// Refuses messages with descriptors at the sender (`SO_PASSRIGHTS`, Linux 6.16). Before, the
+/// reader has to receive them, and hands them to the closer.
 fn refuse_rights(socket: &OwnedFd) {
     /// `asm-generic/socket.h`
     const SO_PASSRIGHTS: c_int = 83;

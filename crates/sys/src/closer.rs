@@ -1,16 +1,18 @@
-//! Threads that close descriptors of other processes, and unmap their memory, because both may wait.
+//! Threads that close descriptors of other processes, and unmap their memory, because both may
+//! wait.
 //!
 //! ```text
 //! author    the jobs of one author are done in turn; a job that stands delays this author only
 //! user      at most USER_THREADS threads do jobs of one user at a time
 //! process   THREADS threads, all of which exist from the start
 //! bounds    an author has at most AUTHOR_JOBS jobs, all of one user at most as many as all others
-//!           leave free of a quarter of the process's descriptors; whoever has more is not read
+//!           leave free of a quarter of the process's descriptors; an author with more is not read
 //! ```
 //!
 //! A wait that a signal can end (`SO_LINGER` of TCP, vsock and others) ends after [`PATIENCE`]: a
-//! timer of each thread signals it, and then each millisecond, because a signal that comes before the
-//! wait does not end it, and one close may wait for many. Nothing ends the others but their cause: a file on FUSE or NFS, or many pages.
+//! timer of each thread signals it, and then each millisecond, because a signal that comes before
+//! the wait does not end it, and one close may wait for many. Nothing ends the others but their
+//! cause: a file on FUSE or NFS, or many pages.
 //!
 //! A process without these threads closes in the thread that drops: a tool, a test, a library in a
 //! user's program.
@@ -37,17 +39,18 @@ use timer::Timer;
 pub const THREADS: usize = 16;
 /// Most threads that do jobs of one user at a time.
 const USER_THREADS: usize = 4;
-/// Most jobs of one author. An honest one has a few: those that it caused within a thread's wake-up.
+/// Most jobs of one author. An honest one has a few: those that it caused within a thread's
+/// wake-up.
 const AUTHOR_JOBS: usize = 1024;
 /// Time after which a thread that waits is signalled: 20 milliseconds.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
 
-/// Is told which thread does a job of which label, or that it does none.
+/// Callback when a thread begins a job, with its label, and when it has done it.
 pub type Watcher = Arc<dyn Fn(usize, Option<u32>) + Send + Sync>;
 
-/// What a thread does.
+/// Work of a thread.
 pub(crate) enum Job {
     Close(OwnedFd),
     /// Closes a Unix socket that was shut down, after it has released what lies in its queue.
@@ -88,8 +91,8 @@ fn queue() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the threads, unless they run, before the process's system calls are restricted. Later they
-/// make `close`, `munmap`, `recvfrom`, `futex` and `timer_settime` only.
+/// Starts the threads, unless they run, before the process's system calls are restricted. Later
+/// they make `close`, `munmap`, `recvfrom`, `futex` and `timer_settime` only.
 ///
 /// # Errors
 /// The system starts no thread, or gives it no timer.

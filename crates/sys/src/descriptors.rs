@@ -15,8 +15,8 @@ use crate::foreign::{Author, ForeignFd};
 
 /// Most descriptors of one message of ours, and of vhost-user.
 pub const MAX_FDS: usize = 8;
-/// Most descriptors of any message (`SCM_MAX_FD` of Linux). There is room for all: one that does not
-/// fit is closed by the kernel in the thread that receives.
+/// Most descriptors of any message (`SCM_MAX_FD` of Linux). There is room for all: one that does
+/// not fit is closed by the kernel in the thread that receives.
 const MAX_RECEIVED: usize = 253;
 
 /// Sends bytes with descriptors; returns the number of bytes that the socket has taken. A peer that
@@ -49,8 +49,8 @@ pub struct Received {
     pub lost_descriptors: bool,
 }
 
-/// Receives bytes, and appends the descriptors that came with them to `fds`, close-on-exec, as those
-/// of an author. `None`: a socket that does not wait has nothing now.
+/// Receives bytes, and appends the descriptors that came with them to `fds`, close-on-exec, as
+/// those of an author. `None`: a socket that does not wait has nothing now.
 ///
 /// # Errors
 /// The error of the system call. [`Errno::MFILE`] if the author has sent so many descriptors whose

@@ -1,9 +1,9 @@
 //! Descriptors that come from other processes.
 //!
-//! `close(2)` of such a descriptor may take as long as its author likes: the last one of a TCP socket
-//! with `SO_LINGER` waits for its peer, also where the socket lies in the queue of a Unix socket; each
-//! one of a file on FUSE waits for the file system's daemon; the last one of a memory file frees its
-//! pages. So what comes from a socket is a [`ForeignFd`], whose drop hands it to the
+//! `close(2)` of such a descriptor may take as long as its author likes: the last one of a TCP
+//! socket with `SO_LINGER` waits for its peer, also where the socket lies in the queue of a Unix
+//! socket; each one of a file on FUSE waits for the file system's daemon; the last one of a memory
+//! file frees its pages. So what comes from a socket is a [`ForeignFd`], whose drop hands it to the
 //! [closer](crate::closer).
 
 use std::fmt;
@@ -82,8 +82,8 @@ fn peer_user(socket: impl AsFd) -> Option<u32> {
     (failed == 0 && peer.uid != u32::MAX).then_some(peer.uid)
 }
 
-/// A descriptor that another process sent, or one whose close also releases what others have sent: a
-/// Unix socket. It is closed by the [closer](crate::closer), never by the thread that drops it.
+/// A descriptor that another process sent, or one whose close also releases what others have sent:
+/// a Unix socket. It is closed by the [closer](crate::closer), never by the thread that drops it.
 ///
 /// It can be used as an [`OwnedFd`], and is not to be duplicated as one: see
 /// [`ForeignFd::try_clone`].
@@ -122,8 +122,8 @@ impl ForeignFd {
         Self::new(self.vouch(), author)
     }
 
-    /// Returns a descriptor that a process of ours has made, as its receiver knows: its close cannot
-    /// wait.
+    /// Returns a descriptor that a process of ours has made, as its receiver knows: its close
+    /// cannot wait.
     #[must_use]
     pub fn vouch(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
@@ -140,9 +140,9 @@ impl ForeignFd {
     }
 
     /// Ends the connection of a Unix socket for its peer, even if other processes have it open.
-    /// Nothing more can be sent to it from now on. What lies in it is released by the closer before
-    /// the close: a socket that is closed with unread bytes resets the connection, and its peer gets
-    /// that error before the replies that it has not read.
+    /// Nothing more can be sent to it. What lies in it is released by the closer before the close:
+    /// a socket that is closed with unread bytes resets the connection, and its peer gets that
+    /// error before the replies that it has not read.
     pub fn hang_up(self) {
         // The connection may have ended already.
         let _ = shutdown(&*self, Shutdown::Both);
@@ -166,7 +166,7 @@ impl From<UnixStream> for ForeignFd {
     }
 }
 
-/// A listening socket, whose close releases what lies in connections that nobody has accepted.
+/// A listening socket, whose close releases what lies in connections that were not accepted.
 impl From<UnixListener> for ForeignFd {
     fn from(socket: UnixListener) -> Self {
         Self::new(socket, Author::new(None))

@@ -114,7 +114,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// Time after which the daemon ends by itself, and with it all waits: 90 seconds.
 const LIFETIME: Duration = Duration::from_secs(90);
 
-/// What a test and its processes share.
+/// Memory that a test and its processes share.
 #[derive(Debug, Default)]
 struct Shared {
     /// Messages that were sent, plus one when all were.
@@ -125,8 +125,8 @@ struct Shared {
 
 /// A file system of one file, whose daemon does not answer a close of it until [`Stuck::release`].
 ///
-/// Each process that has the file waits when it ends, and each child of such a process in exec(2). So
-/// the test has none: one process is the daemon, and another one sends.
+/// Each process that has the file waits when it ends, and each child of such a process in exec(2).
+/// So the test has none: one process is the daemon, and another one sends.
 #[derive(Debug)]
 pub struct Stuck {
     shared: &'static Shared,
@@ -134,8 +134,9 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    /// Mounts the file system, in a mount namespace that ends with the file, and sends each of these
-    /// messages with the file. Returns how many the system took. It needs root and `/dev/fuse`.
+    /// Mounts the file system, in a mount namespace that ends with the file, and sends each of
+    /// these messages with the file. Returns how many the system took. It needs root and
+    /// `/dev/fuse`.
     ///
     /// # Errors
     /// Those of the system.

@@ -94,8 +94,21 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 /// When it took longer.
 #[track_caller]
 pub fn assert_faster(took: Duration, limit: Duration) {
-    let is_timed = std::env::var_os("LASTHOP_TIMING").is_some_and(|value| value == "1");
-    assert!(!is_timed || took < limit, "{took:?}, not below {limit:?}");
+    assert!(!is_timed() || took < limit, "{took:?}, not below {limit:?}");
+}
+
+fn is_timed() -> bool {
+    std::env::var_os("LASTHOP_TIMING").is_some_and(|value| value == "1")
+}
+
+/// Runs something; prints how long it took in runs of `make timing`.
+pub fn timed<T>(what: &str, run: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = run();
+    if is_timed() {
+        println!("{what}: {:?}", start.elapsed());
+    }
+    result
 }
 
 #[cfg(test)]

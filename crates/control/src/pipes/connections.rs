@@ -1,7 +1,7 @@
 //! The connections of one socket, and what they send.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use api::v1::{EventKind, PipeChange};
 use channel::peer::Peer;
 use pipes::{Answer, Conn, MAX_DESCRIPTORS, MAX_MESSAGE, Note, Output, PipeStatus, Server};
 use port::EventLimiter;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
 use rustix::net::{RecvFlags, SendFlags};
 use sys::foreign::ForeignFd;
@@ -26,8 +27,18 @@ type Fd = Arc<ForeignFd>;
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) socket: ForeignFd,
+    socket: ForeignFd,
     user: u32,
+    /// The set that has it.
+    epoll: Arc<OwnedFd>,
+}
+
+/// The socket is closed later, by the closer, and would be ready in the set until then.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // It is not there if it could not be added.
+        let _ = epoll::delete(&self.epoll, &self.socket);
+    }
 }
 
 /// One socket with its connections.
@@ -62,11 +73,12 @@ impl Meeting {
         }
     }
 
-    /// Adds a new connection, unless its user may not connect. Returns whether it was added.
+    /// Adds a new connection, also to the epoll set, unless its user may not connect. Returns
+    /// whether it was added.
     pub(super) fn add(
         &mut self,
-        conn: Conn,
-        socket: ForeignFd,
+        (conn, socket): (Conn, ForeignFd),
+        epoll: &Arc<OwnedFd>,
         now: Duration,
         events: &Events,
     ) -> bool {
@@ -88,7 +100,18 @@ impl Meeting {
         }
         let process = peer.process.map(|pid| pid.as_raw_nonzero().get());
         let pid = process.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
-        self.connections.insert(conn, Connection { socket, user });
+        let data = EventData::new_u64(conn);
+        if let Err(error) = epoll::add(epoll, &socket, data, EventFlags::IN) {
+            tracing::error!("server of pipes: {error}");
+            return false;
+        }
+        let epoll = Arc::clone(epoll);
+        let connection = Connection {
+            socket,
+            user,
+            epoll,
+        };
+        self.connections.insert(conn, connection);
         self.with(now, events, |server, now_ms, out| {
             server.connected(conn, pid, now_ms, out);
         });
@@ -147,9 +170,9 @@ impl Meeting {
         self.connections.len() + self.server.descriptors()
     }
 
-    /// Returns the socket of a connection.
-    pub(super) fn socket(&self, conn: Conn) -> Option<BorrowedFd<'_>> {
-        self.connections.get(&conn).map(|one| one.socket.as_fd())
+    /// Returns whether there is such a connection.
+    pub(super) fn has(&self, conn: Conn) -> bool {
+        self.connections.contains_key(&conn)
     }
 
     /// Returns the pipes with an end.

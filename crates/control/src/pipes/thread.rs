@@ -58,7 +58,7 @@ impl Place {
 pub(super) struct Thread {
     shared: Arc<Shared>,
     events: Events,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// Number of the state that was taken last.
     round: u64,
     open: bool,
@@ -71,7 +71,7 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn new(shared: Arc<Shared>, events: Events) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
         let bell = EventData::new_u64(BELL);
         epoll::add(&epoll, &shared.bell, bell, EventFlags::IN)?;
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -141,7 +141,6 @@ impl Thread {
                 .iter()
                 .find(|one| Arc::ptr_eq(&one.socket, &own.socket))
         };
-        // The sockets of those that are gone leave the epoll set with their last descriptor.
         let gone = self.places.extract_if(.., |_, place| same(place).is_none());
         for (_, place) in gone {
             let _ = epoll::delete(&self.epoll, &place.meeting.listener.socket);
@@ -237,18 +236,10 @@ impl Thread {
         }
         let conn = self.next;
         self.next += 1;
-        if !place.meeting.add(conn, socket, now(), &self.events) {
-            return Ok(());
+        let new = (conn, socket);
+        if place.meeting.add(new, &self.epoll, now(), &self.events) {
+            self.conns.insert(conn, number);
         }
-        if let Some(socket) = place.meeting.socket(conn) {
-            epoll::add(
-                &self.epoll,
-                socket,
-                EventData::new_u64(conn),
-                EventFlags::IN,
-            )?;
-        }
-        self.conns.insert(conn, number);
         Ok(())
     }
 
@@ -262,11 +253,11 @@ impl Thread {
         }
     }
 
-    /// Forgets the connections that were closed; they have left the epoll set by that.
+    /// Forgets the connections that were closed.
     fn forget_closed(&mut self) {
         self.conns.retain(|conn, number| {
             let place = self.places.get(number);
-            place.is_some_and(|place| place.meeting.socket(*conn).is_some())
+            place.is_some_and(|place| place.meeting.has(*conn))
         });
     }
 

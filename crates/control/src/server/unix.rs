@@ -1,4 +1,4 @@
-//! Unix sockets of clients who may send descriptors, although none are wanted: a plain read would
+//! Unix sockets of clients who may send descriptors, although the API has none: a plain read would
 //! close them in the thread that serves all clients.
 
 use std::io;

@@ -236,7 +236,7 @@ mod tests {
                 (libc::IPPROTO_TCP, libc::TCP_LINGER2),
             ],
         );
-        assert_eq!(refused, [false, false, true, true, true]);
+        assert_eq!(refused, [false, false, true, false, true]);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use channel::driving::{
-    Choice, DeviceSpec, DriverCounters, ForwardProtocol, Listen, UserForward, UserNetwork,
+    Choice, DeviceSpec, DriverCounters, ForwardProtocol, Listen, UserBuffers, UserForward,
+    UserNetwork,
 };
 use channel::forwards::ForwardReach;
 use channel::link::{Link, Received};
@@ -347,7 +348,7 @@ fn a_port_without_a_driver_answers_no_question() {
 }
 
 /// Returns the network of a user port with these forwards of TCP.
-fn network(listens: &[SocketAddr]) -> UserNetwork {
+pub(super) fn network(listens: &[SocketAddr]) -> UserNetwork {
     let forward = |address: &SocketAddr| UserForward {
         listen: Listen {
             protocol: ForwardProtocol::Tcp,
@@ -368,6 +369,11 @@ fn network(listens: &[SocketAddr]) -> UserNetwork {
         host: Vec::new(),
         guests: Vec::new(),
         forwards: listens.iter().map(forward).collect(),
+        buffers: UserBuffers {
+            guest: 256 << 20,
+            port: 1 << 30,
+        },
+        sharers: 1,
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Queue {
     /// Authors with jobs of which none is under way, in turn.
     turns: VecDeque<u64>,
     users: BTreeMap<Option<u32>, User>,
-    /// What the threads do.
+    /// Authors of the jobs under way, by thread, with the times of their starts.
     busy: [Option<(Author, Instant)>; THREADS],
     jobs: usize,
 }
@@ -68,8 +68,8 @@ impl Queue {
         self.jobs += 1;
     }
 
-    /// Takes the next job for a thread: of the author whose turn is first, unless as many threads as
-    /// allowed are busy for its user.
+    /// Takes the next job for a thread: of the author whose turn is first, unless as many threads
+    /// as allowed are busy for its user.
     pub(super) fn take(&mut self, thread: usize, now: Instant) -> Option<(Author, Job)> {
         let free = |id: &u64| {
             let user = self.authors.get(id)?.author.user;

@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_domain;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags};
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 use sys::descriptors;
 use sys::foreign::ForeignFd;
 use wire::virtio::vhost_user::{
@@ -49,16 +49,25 @@ impl BackendChannel {
         if socket_domain(&socket) != Ok(AddressFamily::UNIX) {
             return Err("the descriptor is no Unix socket".into());
         }
-        // What lies in it would be closed with it. The front end can fill it later, so this spares
-        // work and is no protection.
-        if descriptors::peek_bytes(&socket, &mut [0]) != Ok(None) {
-            return Err("the socket is not connected, or holds something already".into());
-        }
         Ok(BackendChannel {
             socket,
             broken: false,
             incoming: Default::default(),
         })
+    }
+
+    /// Checks that nothing lies in the socket: it would be closed with it. The front end can fill
+    /// it later, so this spares work and is no protection.
+    fn check_empty(&self) -> Result<(), String> {
+        if socket_type(&self.socket) != Ok(SocketType::STREAM) {
+            return Err("the descriptor is no stream socket".into());
+        }
+        match descriptors::peek_bytes(&self.socket, &mut [0]) {
+            Ok(None) => Ok(()),
+            Ok(Some(got)) if got.bytes == 0 => Ok(()),
+            Ok(Some(_)) => Err("the socket holds something already".into()),
+            Err(error) => Err(format!("the socket is not connected: {error}")),
+        }
     }
 
     /// Notifies the front end that the configuration space changed
@@ -151,6 +160,7 @@ pub(super) fn set_backend_req_fd(
     let fd = request.fds.pop().ok_or("no file descriptor")?;
     let keep = fd.try_clone().map_err(|e| e.to_string())?;
     let channel = BackendChannel::new(fd)?;
+    channel.check_empty()?;
     let number = session.keep(&keep, backend);
     if let Some((earlier, _)) = session.channel.replace((channel, number)) {
         earlier.end();

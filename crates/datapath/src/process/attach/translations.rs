@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use sys::foreign::ForeignFd;
 use virtio::vhost_user::Wakes;
 
 use super::backend::WorkerBackend;
@@ -19,7 +20,7 @@ use crate::worker::workers::Workers;
 #[derive(Debug)]
 struct Watched {
     epoll: Rc<OwnedFd>,
-    fd: OwnedFd,
+    fd: ForeignFd,
     token: u64,
     flags: EventFlags,
     /// The number of the descriptor in the session.
@@ -33,7 +34,7 @@ impl Watched {
         token: u64,
         number: u64,
     ) -> std::io::Result<Self> {
-        let fd = fd.try_clone_to_owned()?;
+        let fd = ForeignFd::from(fd.try_clone_to_owned()?);
         epoll::add(epoll, &fd, EventData::new_u64(token), EventFlags::IN)?;
         Ok(Self {
             epoll: Rc::clone(epoll),

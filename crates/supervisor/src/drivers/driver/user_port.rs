@@ -75,8 +75,8 @@ impl UserPort {
         !stays
     }
 
-    /// Fills in the host's resolvers, and the number of user ports with the same namespace; opens the
-    /// permitted listening sockets of forwards, and has a process that runs follow.
+    /// Fills in the host's resolvers, and the number of user ports with the same namespace; opens
+    /// the permitted listening sockets of forwards, and has a process that runs follow.
     pub(super) fn follow(
         &mut self,
         (resolvers, sharers): (&[IpAddr], u32),

@@ -1,6 +1,6 @@
 //! User ports with idle processes.
 
-use channel::driving::{Choice, UserBuffers};
+use channel::driving::Choice;
 use channel::link::{Link, Received};
 use rustix::thread::UnshareFlags;
 use testkit::skip::skipped;
@@ -9,12 +9,12 @@ use super::super::Driver;
 use super::*;
 use crate::child::Kind;
 use crate::drivers::Drivers;
-use crate::drivers::tests::spec;
+use crate::drivers::tests::{network, spec};
 
 /// A user port with an idle process, whose sockets are in this thread's namespace.
 fn user_port(name: &str) -> (Driver, Link<SupervisorRequest, SupervisorEvent>) {
     let mut spec = spec();
-    (spec.name, spec.device.choice) = (name.to_owned(), Choice::User);
+    (spec.name, spec.device.choice) = (name.parse().unwrap(), Choice::User);
     let mut driver = Driver::reopen(spec);
     assert!(driver.device.is_some());
     let (child, link) = Child::idle(Kind::Driver);
@@ -50,8 +50,8 @@ fn user_ports_know_how_many_have_sockets_in_their_namespace() {
         all: drivers,
         ..Drivers::default()
     };
-    let names = ["a", "b", "other"].map(str::to_owned);
-    all.set_networks(names.map(|name| (name, network())).into());
+    let names = ["a", "b", "other"].map(|name| name.parse().unwrap());
+    all.set_networks(names.map(|name| (name, network(&[]))).into());
     for driver in &mut all.all {
         let process = driver.child.as_ref().unwrap();
         driver.user.start(process).unwrap();
@@ -65,25 +65,4 @@ fn user_ports_know_how_many_have_sockets_in_their_namespace() {
     all.follow_networks();
     let after: Vec<_> = all_known(&mut links);
     assert_eq!(after, [Some(1), None, None]);
-}
-
-fn network() -> UserNetwork {
-    UserNetwork {
-        network: "10.0.2.0/24".to_owned(),
-        network6: None,
-        mac: [2, 0, 0, 0, 0, 1],
-        mtu: 1500,
-        dns: false,
-        resolvers: Vec::new(),
-        allow: Vec::new(),
-        deny: Vec::new(),
-        host: Vec::new(),
-        guests: Vec::new(),
-        forwards: Vec::new(),
-        buffers: UserBuffers {
-            guest: 256 << 20,
-            port: 1 << 30,
-        },
-        sharers: 1,
-    }
 }
