@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sys::descriptors;
-use sys::foreign::ForeignFd;
+use sys::foreign::{Author, ForeignFd};
 
 use crate::timeouts;
 
@@ -63,7 +63,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// Wraps one end of [`pair`].
     #[must_use]
     pub fn new(fd: impl Into<ForeignFd>) -> Self {
-        let fd = fd.into();
+        let fd = fd.into().of(Author::ours());
         // Room for a few of the longest messages; the system may grant less, then senders wait.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, 4 * MAX_INLINE);
         Self {

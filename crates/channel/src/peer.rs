@@ -1,7 +1,7 @@
 //! Credentials of the process at the other end of a connection.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::process::{Pid, Uid};
 
@@ -21,35 +21,11 @@ impl Peer {
     /// # Errors
     /// When the socket is not in the Unix domain.
     pub fn of(socket: &impl AsFd) -> io::Result<Self> {
-        // Not rustix's: that has no room for the process id 0 of processes that are not visible.
-        let mut peer = libc::ucred {
-            pid: 0,
-            uid: u32::MAX,
-            gid: u32::MAX,
-        };
-        let mut len = size_of_val(&peer) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `peer`, which may have any value, and
-        // their number to `len`.
-        let failed = unsafe {
-            libc::getsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut peer).cast(),
-                &raw mut len,
-            )
-        };
-        match failed {
-            // The kernel's value for no peer; a TCP socket, for one, returns it.
-            0 if len as usize != size_of_val(&peer) || peer.uid == u32::MAX => {
-                Err(io::ErrorKind::InvalidData.into())
-            }
-            0 => Ok(Self {
-                process: Pid::from_raw(peer.pid),
-                user: Uid::from_raw(peer.uid),
-            }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let peer = sys::peer::credentials(socket)?;
+        Ok(Self {
+            process: Pid::from_raw(peer.pid),
+            user: Uid::from_raw(peer.uid),
+        })
     }
 }
 

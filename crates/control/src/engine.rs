@@ -32,7 +32,6 @@ mod work;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-
 use std::rc::Rc;
 use std::time::Duration;
 

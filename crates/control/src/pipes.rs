@@ -12,7 +12,6 @@ mod thread;
 
 use std::io;
 use std::os::fd::OwnedFd;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 

@@ -217,12 +217,16 @@ impl Drop for Mapping {
                     let _ = range.unmap();
                     return;
                 };
-                let amount = self.extent.amount();
+                let (amount, author) = (self.extent.amount(), quota.author());
                 quota.leave(amount);
-                sys::closer::run(quota.author(), move || match range.unmap() {
+                let unmap = move || match range.unmap() {
                     Ok(()) => quota.give_back(amount),
                     Err(_) => quota.set_stuck(amount),
-                });
+                };
+                match amount.bytes <= sys::closer::SMALL {
+                    true => unmap(),
+                    false => sys::closer::run(author, unmap),
+                }
             }
             #[cfg(any(test, feature = "test-utils"))]
             // SAFETY: base came from alloc_zeroed with this very layout.

@@ -1,7 +1,6 @@
 //! State of one connection, and the messages about it as a whole.
 
 use std::fmt;
-
 use std::sync::Arc;
 
 use memory::GuestMemory;

@@ -152,6 +152,8 @@ fn supervise(start: impl FnOnce() -> Result<Supervisor, StartError>) -> ExitCode
     let _ = rustix::thread::set_name(c"lasthop");
     let supervised = || {
         let signals = signals::block()?;
+        // The closer has a share of it.
+        child::raise_descriptor_limit();
         sys::closer::start(None)?;
         let mut supervisor = start()?;
         let done = supervisor.serve(&signals);

@@ -17,7 +17,7 @@ use sched::topology;
 
 use super::admin::Admin;
 use super::binaries::Binaries;
-use super::child::{self, Child, Kind};
+use super::child::{Child, Kind};
 use super::drivers::Drivers;
 use super::events::PendingEvents;
 use super::guests::Guests;
@@ -64,7 +64,6 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
     let binaries = Binaries::own()?;
     let runtime_dir = prepare_dir(Path::new(&record.runtime_dir))?;
     let lock = Lock::take(&runtime_dir)?;
-    child::raise_descriptor_limit();
     let paths = Paths::of(&runtime_dir, record.socket_dirs);
     let mut sockets = Sockets::new(paths);
     let mut own = |name| {

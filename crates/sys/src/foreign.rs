@@ -4,7 +4,7 @@
 //! socket with `SO_LINGER` waits for its peer, also where the socket lies in the queue of a Unix
 //! socket; each one of a file on FUSE waits for the file system's daemon; the last one of a memory
 //! file frees its pages. So what comes from a socket is a [`ForeignFd`], whose drop hands it to the
-//! [closer](crate::closer).
+//! [`closer`].
 
 use std::fmt;
 use std::io;
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::closer::{self, Job};
+use crate::peer;
 
 /// The account of descriptors: one connection, with the user at its other end. Descriptors of one
 /// author are closed one after the other, and wait for those of no other author.
@@ -25,6 +26,7 @@ pub struct Author {
     pub(crate) id: u64,
     pub(crate) user: Option<u32>,
     pub(crate) label: Option<u32>,
+    is_ours: bool,
 }
 
 impl Author {
@@ -36,13 +38,23 @@ impl Author {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             user,
             label: None,
+            is_ours: false,
         }
+    }
+
+    /// Returns a new author: a connection to a process of ours. What it passes on is charged to
+    /// those from whom it has it, so nothing bounds what is received from it.
+    #[must_use]
+    pub fn ours() -> Self {
+        let is_ours = true;
+        let new = Self::new(None);
+        Self { is_ours, ..new }
     }
 
     /// Returns a new author: the connection of this Unix socket.
     #[must_use]
     pub fn of(socket: impl AsFd) -> Self {
-        Self::new(peer_user(socket))
+        Self::new(peer::credentials(socket).ok().map(|peer| peer.uid))
     }
 
     /// Returns the author with a label for the watcher of [`closer::start`].
@@ -52,38 +64,23 @@ impl Author {
         Self { label, ..self }
     }
 
+    /// Returns whether its user may have this connection beside the others: what these have sent is
+    /// closed, or does not exceed the user's share of what may wait.
+    #[must_use]
+    pub fn may_connect(self) -> bool {
+        closer::admits_connection(self)
+    }
+
     /// Returns whether more may be received from it: what it has sent before is closed, or does not
     /// exceed its share of what may wait.
     #[must_use]
     pub fn may_send(self) -> bool {
-        closer::admits(self)
+        self.is_ours || closer::admits(self)
     }
 }
 
-/// Returns the effective user at the other end of a Unix socket (`SO_PEERCRED`, unix(7)).
-fn peer_user(socket: impl AsFd) -> Option<u32> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: u32::MAX,
-    };
-    let mut len = size_of_val(&peer) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `peer`, which may have any value, and their
-    // number to `len`.
-    let failed = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    (failed == 0 && peer.uid != u32::MAX).then_some(peer.uid)
-}
-
 /// A descriptor that another process sent, or one whose close also releases what others have sent:
-/// a Unix socket. It is closed by the [closer](crate::closer), never by the thread that drops it.
+/// a Unix socket. It is closed by the [`closer`], never by the thread that drops it.
 ///
 /// It can be used as an [`OwnedFd`], and is not to be duplicated as one: see
 /// [`ForeignFd::try_clone`].

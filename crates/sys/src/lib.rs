@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod event;
 pub mod file;
 pub mod foreign;
+pub mod peer;
 pub mod procfs;
 pub mod signal;
 pub mod time;

@@ -1,7 +1,6 @@
 //! The ports as switch and supervisor have them: what a change compares the desired state with.
 
 use std::collections::{BTreeMap, BTreeSet};
-
 use std::sync::Arc;
 
 use channel::driving::UserNetwork;

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
-
 use std::path::PathBuf;
 
 use channel::limits::Limits;

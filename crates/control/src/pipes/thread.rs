@@ -227,7 +227,7 @@ impl Thread {
             tracing::warn!(pipe, "end rejected: all pipes have {used} descriptors");
             return Ok(());
         }
-        if !socket.author().may_send() {
+        if !socket.author().may_connect() {
             tracing::warn!(
                 pipe,
                 "end rejected: its user's descriptors are not closed yet"

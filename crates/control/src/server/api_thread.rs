@@ -1,7 +1,6 @@
 //! The thread that serves the API while the gate is open.
 
 use std::io;
-
 use std::sync::mpsc;
 
 use sys::foreign::ForeignFd;

@@ -29,8 +29,8 @@ impl UnixServer {
     /// Accepts a connection.
     ///
     /// # Errors
-    /// That of the system. [`io::ErrorKind::QuotaExceeded`] while too many descriptors of others wait
-    /// to be closed.
+    /// That of the system. [`io::ErrorKind::QuotaExceeded`] while too many descriptors of others
+    /// wait to be closed.
     pub(super) async fn accept(&self) -> io::Result<UnixClient> {
         let Some(listener) = &self.0 else {
             return Err(io::ErrorKind::NotConnected.into());

@@ -57,7 +57,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 const NO_FEATURES_CHOSEN: &str = "the front end left without choosing features: \
      its guest may use one that the port no longer offers (mtu, queues, iommu)";
 
-/// The reason of a rejection: the [closer](sys::closer) stands, or is late.
+/// The reason of a rejection: the [`closer`] stands, or is late.
 const UNCLOSED: &str = "too many descriptors that its user has sent are not closed yet";
 
 const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blocking";
@@ -198,7 +198,7 @@ impl Attachment {
         let socket = ForeignFd::connection(rustix::net::accept_with(listener, flags)?);
         let second = self.open.is_some() || self.saved.is_some();
         let rejection = match self.admission.peer_check.check(&socket, peer)? {
-            None if !socket.author().may_send() => Some(UNCLOSED),
+            None if !socket.author().may_connect() => Some(UNCLOSED),
             other => other,
         };
         if second || rejection.is_some() {

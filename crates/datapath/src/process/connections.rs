@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-
 use std::time::Instant;
 
 use channel::supervision::SupervisorRequest;

@@ -1,4 +1,5 @@
-//! Jobs by author, and the rules of their order.
+//! Jobs by user and author, and the rules of their order. No step depends on the number of jobs:
+//! the threads that hand jobs over wait for the lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,11 +14,15 @@ struct Jobs {
     is_busy: bool,
 }
 
-/// Numbers of one user.
-#[derive(Clone, Copy, Default)]
+/// The authors of one user.
+#[derive(Default)]
 struct User {
     jobs: usize,
     threads: usize,
+    /// Authors with jobs of which none is under way, in turn.
+    turns: VecDeque<u64>,
+    /// The user is in the queue of those with work for another thread.
+    is_ready: bool,
 }
 
 /// All jobs.
@@ -27,9 +32,9 @@ pub(super) struct Queue {
     /// Most jobs of all authors.
     pub(super) share: usize,
     authors: BTreeMap<u64, Jobs>,
-    /// Authors with jobs of which none is under way, in turn.
-    turns: VecDeque<u64>,
     users: BTreeMap<Option<u32>, User>,
+    /// Users with work for another thread, in turn.
+    ready: VecDeque<Option<u32>>,
     /// Authors of the jobs under way, by thread, with the times of their starts.
     busy: [Option<(Author, Instant)>; THREADS],
     jobs: usize,
@@ -41,8 +46,8 @@ impl Queue {
             threads: 0,
             share: usize::MAX,
             authors: BTreeMap::new(),
-            turns: VecDeque::new(),
             users: BTreeMap::new(),
+            ready: VecDeque::new(),
             busy: [None; THREADS],
             jobs: 0,
         }
@@ -53,68 +58,95 @@ impl Queue {
         self.jobs
     }
 
-    /// Adds a job.
-    pub(super) fn add(&mut self, author: Author, job: Job) {
+    /// Adds a job. Returns whether there is work for another thread that was not there before. The
+    /// job of an author that has others is done by the thread that is at them.
+    pub(super) fn add(&mut self, author: Author, job: Job) -> bool {
         let jobs = self.authors.entry(author.id).or_insert_with(|| Jobs {
             author,
             waiting: VecDeque::new(),
             is_busy: false,
         });
-        if !jobs.is_busy && jobs.waiting.is_empty() {
-            self.turns.push_back(author.id);
-        }
+        let is_new = !jobs.is_busy && jobs.waiting.is_empty();
         jobs.waiting.push_back(job);
-        self.users.entry(author.user).or_default().jobs += 1;
+        let user = self.users.entry(author.user).or_default();
+        user.jobs += 1;
         self.jobs += 1;
+        if !is_new {
+            return false;
+        }
+        user.turns.push_back(author.id);
+        self.note_ready(author.user)
     }
 
-    /// Takes the next job for a thread: of the author whose turn is first, unless as many threads
-    /// as allowed are busy for its user.
-    pub(super) fn take(&mut self, thread: usize, now: Instant) -> Option<(Author, Job)> {
-        let free = |id: &u64| {
-            let user = self.authors.get(id)?.author.user;
-            let threads = self.users.get(&user)?.threads;
-            (threads < USER_THREADS).then_some(())
+    /// Queues a user if it has work for another thread. Returns whether it was not queued before.
+    fn note_ready(&mut self, number: Option<u32>) -> bool {
+        let Some(user) = self.users.get_mut(&number) else {
+            return false;
         };
-        let at = self.turns.iter().position(|id| free(id).is_some())?;
-        let id = self.turns.remove(at)?;
+        let is_new = !user.is_ready && !user.turns.is_empty() && user.threads < USER_THREADS;
+        if is_new {
+            user.is_ready = true;
+            self.ready.push_back(number);
+        }
+        is_new
+    }
+
+    /// Takes the next job for a thread: of the next user that has not as many threads as allowed,
+    /// of the author whose turn it is.
+    pub(super) fn take(&mut self, thread: usize, now: Instant) -> Option<(Author, Job)> {
+        let number = self.ready.pop_front()?;
+        let user = self.users.get_mut(&number)?;
+        user.is_ready = false;
+        user.threads += 1;
+        let id = user.turns.pop_front()?;
+        self.note_ready(number);
         let jobs = self.authors.get_mut(&id)?;
         let job = jobs.waiting.pop_front()?;
         jobs.is_busy = true;
-        let author = jobs.author;
-        self.users.entry(author.user).or_default().threads += 1;
-        self.busy[thread] = Some((author, now));
-        Some((author, job))
+        self.busy[thread] = Some((jobs.author, now));
+        Some((jobs.author, job))
     }
 
-    /// Notes that a thread has done its job. Returns whether another thread may have work now.
-    pub(super) fn done(&mut self, thread: usize, author: Author) -> bool {
+    /// Notes that a thread has done its job.
+    pub(super) fn done(&mut self, thread: usize, author: Author) {
         self.busy[thread] = None;
         self.jobs -= 1;
-        if let Some(user) = self.users.get_mut(&author.user) {
-            user.jobs -= 1;
-            user.threads -= 1;
-            if user.jobs == 0 {
-                self.users.remove(&author.user);
-            }
-        }
+        let mut has_more = false;
         if let Some(jobs) = self.authors.get_mut(&author.id) {
             jobs.is_busy = false;
-            if jobs.waiting.is_empty() {
-                self.authors.remove(&author.id);
-            } else {
-                self.turns.push_back(author.id);
-            }
+            has_more = !jobs.waiting.is_empty();
         }
-        self.turns.len() > 1
+        if !has_more {
+            self.authors.remove(&author.id);
+        }
+        let Some(user) = self.users.get_mut(&author.user) else {
+            return;
+        };
+        user.jobs -= 1;
+        user.threads -= 1;
+        user.turns.extend(has_more.then_some(author.id));
+        if user.jobs == 0 {
+            self.users.remove(&author.user);
+        }
+        self.note_ready(author.user);
+    }
+
+    /// Returns whether there is work for another thread.
+    pub(super) fn has_work(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Returns whether more may be received from an author.
     pub(super) fn admits(&self, author: Author) -> bool {
         let own = self.authors.get(&author.id);
         let own = own.map_or(0, |jobs| jobs.waiting.len() + usize::from(jobs.is_busy));
-        let user = self.users.get(&author.user).map_or(0, |user| user.jobs);
-        own < AUTHOR_JOBS && user < self.share.saturating_sub(self.jobs)
+        own < AUTHOR_JOBS.min(self.share / 16)
+    }
+
+    /// Returns whether a user may have a further connection.
+    pub(super) fn admits_user(&self, user: Option<u32>) -> bool {
+        let own = self.users.get(&user).map_or(0, |user| user.jobs);
+        own < self.share.saturating_sub(self.jobs)
     }
 
     /// Returns whether all have used up their share.

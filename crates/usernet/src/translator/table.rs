@@ -173,7 +173,7 @@ impl Translator {
         self.ports.divide(bounds.ports, &self.reserve);
     }
 
-    /// Changes the number of ports of the host, see [`Bounds::ports`]. Flows stay.
+    /// Changes the number of ports of the host, see `ports` of the bounds. Flows stay.
     pub fn set_ports(&mut self, ports: u32) {
         self.settings.bounds.ports = ports;
         self.ports.divide(ports, &self.reserve);

@@ -2,7 +2,6 @@
 //! failure is known before anything else is changed. The supervisor holds them.
 
 use std::io;
-
 use std::sync::Arc;
 
 use api::v1::{DesiredState, PortSpec, Problem, ProblemKind};

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-
 use std::time::Instant;
 
 use channel::keeping::ConnectionRecord;

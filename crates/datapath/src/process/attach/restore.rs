@@ -1,7 +1,6 @@
 //! Restoring a connection of the previous switch process.
 
 use std::collections::BTreeMap;
-
 use std::sync::Arc;
 use std::time::Instant;
 
