@@ -48,7 +48,7 @@ const USER_THREADS: usize = 4;
 const AUTHOR_JOBS: usize = 1024;
 /// Time after which a thread that waits is signalled: 20 milliseconds.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Bytes of memory that are freed or unmapped at once, by any thread: 4 MiB, in about 0.4 ms.
+/// Bytes of memory that are freed or unmapped at once, by any thread: 4 MiB.
 pub const SMALL: u64 = 4 << 20;
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
@@ -88,17 +88,6 @@ impl Job {
             Self::Run(work) => work(),
         }
     }
-}
-
-/// A job that stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Its author's user, if known.
-    pub user: Option<u32>,
-    /// Its author's label.
-    pub label: Option<u32>,
-    /// Time since its start.
-    pub since: Duration,
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue::new());
@@ -168,7 +157,7 @@ fn work(number: usize, timer: &Timer, watcher: Option<&Watcher>) {
     };
     let mut queue = queue();
     loop {
-        let Some((author, job)) = queue.take(number, Instant::now()) else {
+        let Some((author, job)) = queue.take() else {
             queue = WORK.wait(queue).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
@@ -182,7 +171,7 @@ fn work(number: usize, timer: &Timer, watcher: Option<&Watcher>) {
         job.run(timer);
         watch(None);
         queue = self::queue();
-        queue.done(number, author);
+        queue.done(author);
         JOBS.store(queue.jobs(), Ordering::Relaxed);
     }
 }
@@ -237,15 +226,6 @@ pub(crate) fn admits_connection(author: Author) -> bool {
 #[must_use]
 pub fn is_full() -> bool {
     JOBS.load(Ordering::Relaxed) > 0 && queue().is_full()
-}
-
-/// Returns the jobs that have been under way for so long.
-#[must_use]
-pub fn standing(least: Duration) -> Vec<Standing> {
-    if JOBS.load(Ordering::Relaxed) == 0 {
-        return Vec::new();
-    }
-    queue().standing(least, Instant::now())
 }
 
 /// Waits until all jobs are done; `false` if some are not at the deadline.

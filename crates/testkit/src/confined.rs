@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -33,6 +34,23 @@ pub fn refused_options(
     let code = status.code().unwrap_or_else(|| panic!("{status}"));
     assert!(code < NOT_CONFINED, "no list could be installed");
     (0..options.len()).map(|n| code >> n & 1 == 1).collect()
+}
+
+/// Has a child process install a list by `confine`. Fails unless it lets through the option for
+/// room in a socket, and no other, in particular none by which another process would wait.
+///
+/// # Panics
+/// As [`refused_options`].
+pub fn assert_room_alone_can_be_set(confine: impl FnOnce() -> io::Result<()>) {
+    let (socket, _other) = UnixStream::pair().expect("sockets");
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_SNDBUF),
+        (libc::SOL_SOCKET, libc::SO_LINGER),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF),
+        (libc::SOL_TCP, libc::SO_SNDBUF),
+    ];
+    let refused = refused_options(confine, &socket, &options);
+    assert_eq!(refused, [false, true, true, true]);
 }
 
 fn is_refused(socket: i32, level: i32, name: i32) -> bool {

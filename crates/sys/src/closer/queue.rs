@@ -2,9 +2,8 @@
 //! the threads that hand jobs over wait for the lock.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
 
-use super::{AUTHOR_JOBS, Job, Standing, THREADS, USER_THREADS};
+use super::{AUTHOR_JOBS, Job, USER_THREADS};
 use crate::foreign::Author;
 
 /// The jobs of one author, of which one may be under way.
@@ -35,8 +34,6 @@ pub(super) struct Queue {
     users: BTreeMap<Option<u32>, User>,
     /// Users with work for another thread, in turn.
     ready: VecDeque<Option<u32>>,
-    /// Authors of the jobs under way, by thread, with the times of their starts.
-    busy: [Option<(Author, Instant)>; THREADS],
     jobs: usize,
 }
 
@@ -48,7 +45,6 @@ impl Queue {
             authors: BTreeMap::new(),
             users: BTreeMap::new(),
             ready: VecDeque::new(),
-            busy: [None; THREADS],
             jobs: 0,
         }
     }
@@ -93,7 +89,7 @@ impl Queue {
 
     /// Takes the next job for a thread: of the next user that has not as many threads as allowed,
     /// of the author whose turn it is.
-    pub(super) fn take(&mut self, thread: usize, now: Instant) -> Option<(Author, Job)> {
+    pub(super) fn take(&mut self) -> Option<(Author, Job)> {
         let number = self.ready.pop_front()?;
         let user = self.users.get_mut(&number)?;
         user.is_ready = false;
@@ -103,13 +99,11 @@ impl Queue {
         let jobs = self.authors.get_mut(&id)?;
         let job = jobs.waiting.pop_front()?;
         jobs.is_busy = true;
-        self.busy[thread] = Some((jobs.author, now));
         Some((jobs.author, job))
     }
 
     /// Notes that a thread has done its job.
-    pub(super) fn done(&mut self, thread: usize, author: Author) {
-        self.busy[thread] = None;
+    pub(super) fn done(&mut self, author: Author) {
         self.jobs -= 1;
         let mut has_more = false;
         if let Some(jobs) = self.authors.get_mut(&author.id) {
@@ -152,16 +146,5 @@ impl Queue {
     /// Returns whether all have used up their share.
     pub(super) fn is_full(&self) -> bool {
         self.jobs >= self.share
-    }
-
-    /// Returns the jobs that have been under way for so long.
-    pub(super) fn standing(&self, least: Duration, now: Instant) -> Vec<Standing> {
-        let busy = self.busy.iter().flatten();
-        let standing = busy.map(|(author, start)| Standing {
-            user: author.user,
-            label: author.label,
-            since: now.saturating_duration_since(*start),
-        });
-        standing.filter(|one| one.since >= least).collect()
     }
 }
