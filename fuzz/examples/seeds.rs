@@ -4,16 +4,19 @@
 use std::fs;
 use std::path::Path;
 
-use channel::figures::{QueueCounts, WorkerFigures};
-use channel::records::{Answer, Stale, Upcall};
-use channel::rules::RuleUse;
-use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest};
-use channel::switching::{
+use ipc::figures::{QueueCounts, WorkerFigures};
+use ipc::records::{Answer, Connection, SourceRole, StaleFlows, Upcall};
+use ipc::rules::RuleUse;
+use ipc::supervision::{
+    ControlRequest, DriverRequest, EventToControl, EventToDriver, EventToSwitch, ProcessInfo,
+    SocketAnswer, SocketRequest, SwitchRequest, UserDriverRequest,
+};
+use ipc::switching::{
     Clients, FrontEnds, Iommu, PortConfig, PortPhase, PortState, QueueState, Request, Role,
     Station, StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use policy::acl::RuleId;
-use policy::{Action, Excluded, SegmentId};
+use policy::{Action, ConnectionChange, ExcludeSetId, SegmentId};
 use port::PortId;
 use serde::Serialize;
 use wire::build::{PacketBuilder, TcpFields};
@@ -43,6 +46,8 @@ fn main() {
     expression();
     classifier();
     egress();
+    conntrack();
+    connections();
     usernet::seeds();
     api();
 }
@@ -53,6 +58,25 @@ fn egress() {
         let byte = |at: u32| (at.wrapping_mul(2_654_435_761) ^ tree.wrapping_mul(40_503)) >> 13;
         let bytes: Vec<u8> = (1..120).map(|at| byte(at * (tree + 1)) as u8).collect();
         save("egress_tree", &format!("tree-{tree}"), &bytes);
+    }
+}
+
+/// Steps and changes of all kinds, by bytes that look random.
+fn connections() {
+    for seed in 0..6_u32 {
+        let byte = |at: u32| (at.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40_503)) >> 13;
+        let bytes: Vec<u8> = (1..900).map(|at| byte(at * (seed + 1)) as u8).collect();
+        save("conntrack_table", &format!("walk-{seed}"), &bytes);
+        save("conntrack_file", &format!("words-{seed}"), &bytes[..300]);
+    }
+}
+
+/// Frames of connections: bytes that look like chance choose hosts, ports and flags out of few.
+fn conntrack() {
+    for walk in 0..8u32 {
+        let byte = |at: u32| (at.wrapping_mul(2_246_822_519) ^ walk.wrapping_mul(48_271)) >> 11;
+        let bytes: Vec<u8> = (1..1500).map(|at| byte(at * (walk + 3)) as u8).collect();
+        save("conntrack", &format!("walk-{walk}"), &bytes);
     }
 }
 
@@ -559,7 +583,7 @@ fn channel() {
         socket: "vm1.sock".into(),
         role: Role::Server,
         queues: 2,
-        weight: channel::switching::WEIGHT,
+        weight: ipc::switching::WEIGHT,
         mtu: Some(1500),
         mac: Some([2, 0, 0, 0, 0, 1]),
         clients: Clients::default(),
@@ -626,6 +650,7 @@ fn channel() {
     );
     let used = StationUse {
         station,
+        held: true,
         idle_ms: 5,
     };
     message(1, "stations", &SwitchEvent::Stations(vec![used]));
@@ -670,6 +695,11 @@ fn channel() {
             key,
             frame_len: 60,
             headers: vec![7; 20],
+            connection: Some(Connection {
+                far: Some(PortId(2)),
+                epoch: 3,
+                age_ms: 4,
+            }),
         },
     );
     message(
@@ -681,8 +711,12 @@ fn channel() {
             mask,
             action,
             segment,
-            learned: true,
+            source: SourceRole::Holder,
             class: 5,
+            connection: ConnectionChange::Commit {
+                mark: 6,
+                reply: false,
+            },
             except: Vec::new(),
             rules: vec![RuleId(7)],
             epoch: 0,
@@ -695,28 +729,38 @@ fn channel() {
             upcall: 1,
             action: Action::Flood {
                 segment: SegmentId(1),
-                excluded: Excluded::NONE,
+                excluded: ExcludeSetId::NONE,
             },
             class: 5,
+            connection: ConnectionChange::Deny,
             except: vec![PortId(3), PortId(4)],
             rules: vec![RuleId(7)],
             epoch: 0,
         },
     );
-    let station = Stale::Station {
+    let station = StaleFlows::Station {
         segment: SegmentId(1),
         mac: [2, 0, 0, 0, 0, 1],
     };
     message(3, "forget-station", &Answer::Forget(station));
-    message(3, "forget-port", &Answer::Forget(Stale::Port(PortId(3))));
-    message(4, "ask", &SupervisorRequest::Dial { port: PortId(1) });
+    message(
+        3,
+        "forget-port",
+        &Answer::Forget(StaleFlows::Port(PortId(3))),
+    );
+    let listen = SocketRequest::Listen {
+        path: "vm1.sock".parse().expect("a path"),
+    };
+    message(4, "ask", &ControlRequest::Sockets(listen));
+    // A driver's answer to a ping that ends within its counters.
+    save("channel_messages", "pong-cut", &[8, 0, 0, 0, 0, 0xf0]);
     message(
         5,
         "tell",
-        &SupervisorEvent::Listening {
-            path: "vm1.sock".into(),
+        &EventToControl::Sockets(SocketAnswer::Listening {
+            path: "vm1.sock".parse().expect("a path"),
             error: Some("no".into()),
-        },
+        }),
     );
     let process = ProcessInfo {
         name: "switch".into(),
@@ -724,7 +768,12 @@ fn channel() {
         restarts: 1,
         uptime_ms: 2,
     };
-    message(5, "processes", &SupervisorEvent::Processes(vec![process]));
+    message(5, "processes", &EventToControl::Processes(vec![process]));
+    message(6, "dial", &SwitchRequest::Dial { port: PortId(1) });
+    message(7, "stop", &EventToSwitch::Stop);
+    let flows = UserDriverRequest::KeepFlows(vec![0, 7]);
+    message(8, "flows", &DriverRequest::User(flows));
+    message(9, "kept", &EventToDriver::KeptFlows(vec![0, 7]));
 }
 
 fn session_record() {
@@ -811,7 +860,7 @@ fn classifier() {
 }
 
 fn config() {
-    let example = include_str!("../../crates/lasthop/src/cli/example.toml");
+    let example = include_str!("../../crates/cli/lasthop/src/cli/example.toml");
     let port = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n";
     save("config_toml", "example", example.as_bytes());
     save("config_toml", "empty", b"\n");

@@ -1,9 +1,11 @@
 //! Messages between Lasthop's processes, from arbitrary bytes: decoding ends, and a decoded message
 //! is encoded in a way that is decoded to the same.
 
-use channel::records::{self, Answer, Upcall};
-use channel::supervision::{SupervisorEvent, SupervisorRequest};
-use channel::switching::{Request, SwitchEvent};
+use ipc::records::{self, Answer, Upcall};
+use ipc::supervision::{
+    ControlRequest, DriverRequest, EventToControl, EventToDriver, EventToSwitch, SwitchRequest,
+};
+use ipc::switching::{Request, SwitchEvent};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -12,7 +14,7 @@ pub fn run(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
     };
-    match which % 6 {
+    match which % 10 {
         0 => drop(again::<Request>(bytes)),
         1 => drop(again::<SwitchEvent>(bytes)),
         2 => {
@@ -31,8 +33,12 @@ pub fn run(data: &[u8]) {
                 assert_eq!(masked.masked(&mask), masked);
             }
         }
-        4 => drop(again::<SupervisorRequest>(bytes)),
-        _ => drop(again::<SupervisorEvent>(bytes)),
+        4 => drop(again::<ControlRequest>(bytes)),
+        5 => drop(again::<EventToControl>(bytes)),
+        6 => drop(again::<SwitchRequest>(bytes)),
+        7 => drop(again::<EventToSwitch>(bytes)),
+        8 => drop(again::<DriverRequest>(bytes)),
+        _ => drop(again::<EventToDriver>(bytes)),
     }
 }
 

@@ -4,10 +4,10 @@
 //! must not be fragmented may differ (RFC 6864).
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use driver::testing::{self, BATCH};
+use netio::{BATCH, testing};
 use wire::build::{PacketBuilder, TcpFields};
 use wire::checksum::Sum;
-use wire::packet::{Fragment, L3, Parsed};
+use wire::packet::{Fragment, L3, ParsedHeaders};
 use wire::segment::{GsoKind, Segmenter};
 use wire::virtio::net::{self, NetHeader};
 use wire::{MacAddr, SNAPSHOT, VlanTci, tcp, udp};
@@ -137,7 +137,7 @@ impl Described {
     }
 
     fn header(&self, frame: &[u8]) -> NetHeader {
-        let p = Parsed::parse(frame, frame.len());
+        let p = ParsedHeaders::parse(frame, frame.len());
         let csum_start = p.l4_offset.unwrap_or_default();
         let mut header = NetHeader::default();
         if self.is(PARTIAL) {
@@ -156,7 +156,7 @@ impl Described {
 
 /// Sets DF, and makes the IPv4 header's checksum right again.
 fn forbid_fragments(frame: &mut [u8]) {
-    let p = Parsed::parse(frame, frame.len());
+    let p = ParsedHeaders::parse(frame, frame.len());
     if matches!(p.l3, L3::V4 { .. }) {
         frame[usize::from(p.l3_offset) + 6] |= DF;
         set_id(frame, None);
@@ -165,7 +165,7 @@ fn forbid_fragments(frame: &mut [u8]) {
 
 /// Sets the identification, or leaves it, and makes the IPv4 header's checksum right.
 fn set_id(frame: &mut [u8], id: Option<[u8; 2]>) {
-    let l3 = usize::from(Parsed::parse(frame, frame.len()).l3_offset);
+    let l3 = usize::from(ParsedHeaders::parse(frame, frame.len()).l3_offset);
     let ip = &mut frame[l3..l3 + 20];
     if let Some(id) = id {
         ip[4..6].copy_from_slice(&id);
@@ -233,7 +233,7 @@ fn check(came: &[Vec<u8>], left: &[Vec<u8>]) {
 type Key = Option<(Option<u16>, u8, (u128, u128), (u16, u16))>;
 
 fn key(frame: &[u8]) -> Key {
-    let p = Parsed::parse(frame, frame.len());
+    let p = ParsedHeaders::parse(frame, frame.len());
     let transport = matches!(p.l4_proto, tcp::PROTOCOL | udp::PROTOCOL);
     if p.l4_offset.is_none() || !transport || p.fragment != Fragment::No {
         return None;
@@ -270,7 +270,7 @@ fn cut(sent: &[u8]) -> Vec<Segment> {
     let header: [u8; net::LEN] = sent[..net::LEN].try_into().expect("a header");
     let header = NetHeader::decode(&header);
     let frame = &sent[net::LEN..];
-    let p = Parsed::parse(frame, frame.len());
+    let p = ParsedHeaders::parse(frame, frame.len());
     let headers = usize::from(p.header_len);
     assert_eq!(usize::from(header.hdr_len), headers);
     let kind = match (header.gso_type, p.l3) {
@@ -300,7 +300,7 @@ fn cut(sent: &[u8]) -> Vec<Segment> {
 }
 
 /// The checksum of a super-frame is left to what cuts it, and starts from the pseudo-header.
-fn check_start(frame: &[u8], p: &Parsed, header: &NetHeader) {
+fn check_start(frame: &[u8], p: &ParsedHeaders, header: &NetHeader) {
     let l4 = p.l4_offset.expect("a transport");
     let offset = p.checksum_offset().expect("a checksum");
     assert!(header.needs_csum());
@@ -324,7 +324,7 @@ fn compare(came: &[u8], whole: &[u8], partial: &(Vec<u8>, u16, u16)) {
         whole
     };
     let mut frame = frame.to_vec();
-    let p = Parsed::parse(&frame, frame.len());
+    let p = ParsedHeaders::parse(&frame, frame.len());
     let l3 = usize::from(p.l3_offset);
     if matches!(p.l3, L3::V4 { .. }) && frame[l3 + 6] & DF != 0 {
         let id = [segment[l3 + 4], segment[l3 + 5]];

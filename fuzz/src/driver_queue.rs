@@ -3,7 +3,7 @@
 //! without a submission; after a violation the queue has ended.
 
 use arbitrary::{Arbitrary, Unstructured};
-use driver::testing::{DriverQueue, ENTRIES, ROOM};
+use driver::testing::{DriverQueue, ENTRIES, Fault, ROOM};
 
 /// Submitted bytes of each buffer; 0 for one that the driver owns.
 type Owned = [u32; ENTRIES as usize];
@@ -97,7 +97,7 @@ fn make(
     submitted: &mut Owned,
     used: &mut u16,
     from_switch: bool,
-) -> Result<(), String> {
+) -> Result<(), Fault> {
     match *step {
         Step::Submit {
             id,

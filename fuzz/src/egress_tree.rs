@@ -2,8 +2,8 @@
 //! fluid model, and the output is never exceeded.
 
 use arbitrary::{Result, Unstructured};
-use egress::oracle::{Backlogged, rates, run};
-use egress::{Beyond, Full, Group, Leaf, MAX_CLASSES, OutputConfig, Rates, Sender, Tree};
+use egress::oracle::{BackloggedLeaf, rates, run};
+use egress::{Beyond, FullAction, Group, Leaf, MAX_CLASSES, OutputConfig, Rates, Sender, Tree};
 
 /// Bits a second of the output.
 const RATE: u64 = 1_000_000_000;
@@ -64,7 +64,7 @@ fn config(u: &mut Unstructured<'_>) -> Result<(OutputConfig, Vec<Leaf>)> {
     let config = OutputConfig {
         rate: Some(RATE),
         overhead: 0,
-        full: Full::Drop,
+        full: FullAction::Drop,
         room: 0,
         groups,
         priorities,
@@ -80,9 +80,9 @@ pub fn run_tree(data: &[u8]) {
         return;
     };
     let mut tree = Tree::new(&config, None);
-    let mut senders: Vec<Backlogged> = leaves
+    let mut senders: Vec<BackloggedLeaf> = leaves
         .iter()
-        .map(|leaf| Backlogged::new(*leaf, &FRAMES))
+        .map(|leaf| BackloggedLeaf::new(*leaf, &FRAMES))
         .collect();
     run(&mut tree, &mut senders, 0, RUN / 2);
     senders.iter_mut().for_each(|sender| sender.sent = 0);

@@ -3,7 +3,7 @@
 //! any frame, as does its negation, the other way.
 
 use filter::{ExpressionError, Filter, FrameText, MAX_TEXT};
-use wire::{MacAddr, Parsed};
+use wire::{MacAddr, ParsedHeaders};
 
 /// Two bytes: how many bytes of text follow; then the text, then a frame.
 pub fn run(data: &[u8]) {
@@ -28,7 +28,7 @@ fn check_filter(text: &str, frame: &[u8]) {
     if again.len() <= MAX_TEXT {
         assert_eq!(Filter::parse(&again).as_ref(), Ok(&filter), "{again}");
     }
-    let parsed = Parsed::parse(frame, frame.len());
+    let parsed = ParsedHeaders::parse(frame, frame.len());
     let len = frame.len() as u32;
     if let Ok(other) = Filter::parse(&format!("not ({text})")) {
         assert_ne!(filter.matches(&parsed, len), other.matches(&parsed, len));
@@ -44,7 +44,7 @@ fn check_frame(text: &str) {
     assert_eq!(FrameText::parse(&again).as_ref(), Ok(&described), "{again}");
     let (source, destination) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
     let frame = described.build(source, destination);
-    let parsed = Parsed::parse(&frame, frame.len());
+    let parsed = ParsedHeaders::parse(&frame, frame.len());
     let (source, destination) = described.ether.unwrap_or((source, destination));
     assert_eq!((parsed.src, parsed.dst), (source, destination));
     assert_eq!(parsed.vlan.map(|tag| tag.vid), described.vlan);

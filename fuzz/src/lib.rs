@@ -9,6 +9,9 @@ mod channel_messages;
 mod classifier;
 mod coalesce;
 mod config_toml;
+mod conntrack;
+mod conntrack_file;
+mod conntrack_table;
 mod driver_queue;
 mod egress_tree;
 mod expression;
@@ -38,6 +41,9 @@ pub use channel_messages::run as channel_messages;
 pub use classifier::run as classifier;
 pub use coalesce::run as coalesce;
 pub use config_toml::run as config_toml;
+pub use conntrack::run as conntrack;
+pub use conntrack_file::run as conntrack_file;
+pub use conntrack_table::run as conntrack_table;
 pub use driver_queue::run as driver_queue;
 pub use egress_tree::run_tree as egress_tree;
 pub use expression::run as expression;
@@ -69,12 +75,15 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 28] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("coalesce", coalesce),
     ("config_toml", config_toml),
+    ("conntrack", conntrack),
+    ("conntrack_file", conntrack_file),
+    ("conntrack_table", conntrack_table),
     ("driver_queue", driver_queue),
     ("egress_tree", egress_tree),
     ("expression", expression),

@@ -5,13 +5,13 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use datapath::ports::guest::header;
 use datapath::ports::loopback::LoopbackPort;
-use datapath::ports::offload::{self, Delivered, Fitter};
+use datapath::ports::offload::{self, Delivery, Fitter};
 use datapath::ports::payload::{Outgoing, Payload};
 use datapath::ports::port::Accepts;
 use memory::Segment;
 use port::Offload;
 use wire::flow::FlowKey;
-use wire::packet::{L3, Parsed};
+use wire::packet::{L3, ParsedHeaders};
 use wire::segment::Segmenter;
 use wire::virtio::features::Features;
 use wire::virtio::net::NetHeader;
@@ -69,16 +69,15 @@ pub fn run(data: &[u8]) {
     }
     if input.help & 2 != 0 {
         let payload = len
-            - input
-                .frame
-                .len()
-                .min(usize::from(Parsed::parse(&input.frame, len).header_len));
+            - input.frame.len().min(usize::from(
+                ParsedHeaders::parse(&input.frame, len).header_len,
+            ));
         let mut headers = input.frame[..input.frame.len().min(SNAPSHOT)].to_vec();
         fit(&mut headers, payload);
         input.frame[..headers.len()].copy_from_slice(&headers);
     }
     input.frame.resize(len, 0);
-    let parsed = Parsed::parse(&input.frame[..len.min(SNAPSHOT)], len);
+    let parsed = ParsedHeaders::parse(&input.frame[..len.min(SNAPSHOT)], len);
     let offered = offered(&input, &parsed);
     let Ok(offload) = header::decode(&offered, Features::from_bits_retain(u64::MAX)) else {
         return;
@@ -87,7 +86,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// The header as given, or with what a well-meaning driver would say.
-fn offered(input: &Input, parsed: &Parsed) -> NetHeader {
+fn offered(input: &Input, parsed: &ParsedHeaders) -> NetHeader {
     let mut header = NetHeader::decode(&input.header);
     if input.help & 1 != 0
         && let (Some(start), Some(field)) = (parsed.l4_offset, parsed.checksum_offset())
@@ -99,7 +98,7 @@ fn offered(input: &Input, parsed: &Parsed) -> NetHeader {
     header
 }
 
-fn deliver(input: &Input, parsed: &Parsed, mut offload: Offload) {
+fn deliver(input: &Input, parsed: &ParsedHeaders, mut offload: Offload) {
     let (headers, payload) = input.frame.split_at(input.frame.len().min(SNAPSHOT));
     let len = input.frame.len() as u32;
     if offload::check(headers, len, parsed, &mut offload).is_err() {
@@ -131,7 +130,13 @@ fn deliver(input: &Input, parsed: &Parsed, mut offload: Offload) {
     check(input, parsed, offload, &port, done);
 }
 
-fn check(input: &Input, parsed: &Parsed, offload: Offload, port: &LoopbackPort, done: Delivered) {
+fn check(
+    input: &Input,
+    parsed: &ParsedHeaders,
+    offload: Offload,
+    port: &LoopbackPort,
+    done: Delivery,
+) {
     let lost = done.lost.map_or(0, |(_, frames)| frames);
     assert_eq!(done.traffic.packets, port.delivered.len() as u64);
     let bytes: usize = port.delivered.iter().map(|(frame, _)| frame.len()).sum();
@@ -177,7 +182,7 @@ fn check_completed(input: &Input, offload: Offload, port: &LoopbackPort) {
 /// Returns the inputs of a decision about a frame.
 fn decided(frame: &[u8]) -> (FlowKey, FrameClass) {
     let headers = &frame[..frame.len().min(SNAPSHOT)];
-    let parsed = Parsed::parse(headers, frame.len());
+    let parsed = ParsedHeaders::parse(headers, frame.len());
     (
         FlowKey::new(1, &parsed),
         policy::frame_class::classify(headers, frame.len()),
@@ -186,7 +191,7 @@ fn decided(frame: &[u8]) -> (FlowKey, FrameClass) {
 
 fn check_segments(
     input: &Input,
-    parsed: &Parsed,
+    parsed: &ParsedHeaders,
     offload: Offload,
     port: &LoopbackPort,
     lost: u64,

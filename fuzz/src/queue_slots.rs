@@ -10,7 +10,7 @@ use testkit::guest_ram::GuestRam;
 use testkit::net::NetHeader;
 use testkit::slots::{self, SlotNic, SlotOptions};
 use virtio::queue::{
-    Chain, Fill, Layout, Limit, MAX_CHAIN_BYTES, MAX_SLOTS_PER_FRAME, Queue, SlotFormat, Taken,
+    Chain, ChainBatch, Fill, Layout, Limit, MAX_CHAIN_BYTES, MAX_SLOTS_PER_FRAME, Queue, SlotFormat,
 };
 use wire::virtio::features::Features;
 
@@ -203,7 +203,7 @@ impl World {
 
     fn take(&mut self) {
         let (mut segs, mut chains) = (Vec::new(), Vec::new());
-        let mut taken = Taken {
+        let mut taken = ChainBatch {
             segs: &mut segs,
             chains: &mut chains,
         };

@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use arbitrary::Unstructured;
-use channel::keeping::ConnectionRecord;
+use ipc::keeping::ConnectionRecord;
 use memory::GuestMemory;
 use memory::iotlb::{Access, IotlbWriter};
 use rustix::event::{EventfdFlags, eventfd};

@@ -7,9 +7,9 @@
 //! of its queues were waited for, as before the answer to an INVALIDATE, an access to such a page
 //! ends the process (see `guarded`).
 
-#[path = "../../crates/datapath/tests/common/mod.rs"]
+#[path = "../../crates/switch/datapath/tests/common/mod.rs"]
 mod common;
-#[path = "../../crates/datapath/tests/common/slot_clients.rs"]
+#[path = "../../crates/switch/datapath/tests/common/slot_clients.rs"]
 mod slot_clients;
 mod translations;
 
@@ -17,9 +17,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use channel::records::Answer;
 use datapath::forward::switch::Switch;
+use datapath::ports::attached::AttachedPort;
 use datapath::ports::guest::GuestPort;
+use ipc::records::Answer;
 use port::PortId;
 use port::counters::Counters;
 use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, Shape};
@@ -258,7 +259,7 @@ fn options(features: u64) -> NetOptions {
 }
 
 struct World {
-    switch: Switch<GuestPort>,
+    switch: Switch<AttachedPort>,
     good: [NetPair; 2],
     features: u64,
     kind: Kind,
@@ -268,7 +269,7 @@ struct World {
 
 thread_local! {
     /// Without ports, from one run to the next: its tables take longer to make than a run.
-    static SWITCH: Cell<Option<Switch<GuestPort>>> = const { Cell::new(None) };
+    static SWITCH: Cell<Option<Switch<AttachedPort>>> = const { Cell::new(None) };
 }
 
 /// One byte of options, then what is written, then steps.
@@ -324,7 +325,7 @@ impl World {
             .unwrap_or_else(|| Switch::new(Counters::heap(), 5));
         let good = GOOD.map(|id| {
             let (_, nic, port) = guest(self::options(VERSION_1 | MRG_RXBUF), MEMORY);
-            switch.add_port(id, port);
+            switch.add_port(id, port.into());
             nic
         });
         Self {
@@ -339,7 +340,7 @@ impl World {
     /// One life of the hostile guest: until it sets its queues up anew, or one of them is stopped.
     fn live(&mut self, writes: &[Write], u: &mut Unstructured<'_>) {
         let (mut evil, port) = Evil::new(self.features, self.kind);
-        self.switch.add_port(EVIL, port);
+        self.switch.add_port(EVIL, port.into());
         let mut translations = evil.translations.take();
         if let Some(own) = &mut translations {
             own.revoke_in_turn(writes.iter().filter_map(|write| match write.area >> 3 & 3 {
@@ -387,7 +388,7 @@ impl World {
         }
         self.decide(EVIL, GOOD[0]);
         // As after an answer of the front end.
-        if let Some(port) = self.switch.port_mut(EVIL) {
+        if let Some(port) = self.switch.guest_mut(EVIL) {
             let _ = port.retry(0);
         }
         // Twice: what is there changes meanwhile.

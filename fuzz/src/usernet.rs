@@ -12,20 +12,26 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use usernet::network::{Access, Network, never_allowed};
-use usernet::services::dns::{Asker, Forwarder, Query, Ticket, Zone};
-use usernet::services::{Checksum, Errors, Handled, IcmpError, Offer, Services};
+use usernet::services::dns::{
+    Asker, Forwarder, Outcome, Query, Step as Next, Ticket, Trouble, Zone,
+};
+use usernet::services::{
+    Checksum, Errors, FramePurpose, IcmpError, Notice, Offer, Search, Services,
+};
 use usernet::{
-    Action, Bounds, Datagrams, Failure, FlowId, Forwarded, Headers, Kept, Nanos, Peek, Peeked,
-    Progress, RECORD_LEN, Secret, Settings, SocketEvent, Target, Translator, Turns, Verdict,
+    Action, Bounds, Datagrams, Failure, FlowId, FlowRecord, ForwardPeer, Headers, Nanos, Peek,
+    PeekResult, Progress, RECORD_LEN, Secret, Settings, SocketEvent, Target, Times, Translator,
+    Turns, Verdict,
 };
 use wire::tcp::TcpView;
 use wire::virtio::net::NetHeader;
-use wire::{MacAddr, Parsed, SNAPSHOT};
+use wire::{MacAddr, ParsedHeaders, SNAPSHOT};
 
 mod frames;
 
 use frames::{GUEST, Guest};
 
+const SERVERS: [&str; 2] = ["192.0.2.53:53", "192.0.2.54:53"];
 /// Station of the gateway.
 const GATEWAY: MacAddr = MacAddr([0x52, 0x55, 10, 0, 2, 2]);
 /// Bounds that an input can reach.
@@ -78,7 +84,8 @@ struct Driver {
     waiting: BTreeMap<FlowId, u32>,
     /// All flows that there were.
     flows: Vec<FlowId>,
-    tickets: Vec<(Ticket, Vec<u8>)>,
+    /// Questions at resolvers: resolver and message.
+    tickets: Vec<(Ticket, SocketAddr, Vec<u8>)>,
     guest: Guest,
     now: Nanos,
     /// Sockets do at once what they are asked for.
@@ -94,14 +101,16 @@ impl Driver {
             network,
             access: Access::default(),
             bounds: BOUNDS,
+            times: Times::default(),
             secret: Secret([1, 2]),
             super_frames: true,
         };
         let offer = Offer {
             route6: true,
             dns: true,
+            search: Search::default(),
         };
-        let resolver = "192.0.2.53:53".parse().expect("an address");
+        let resolvers = SERVERS.map(|text| text.parse().expect("an address"));
         let vm1 = "10.0.2.15".parse().expect("an address");
         let mut translator = Translator::new(settings);
         translator.reserve([GUEST]);
@@ -110,7 +119,7 @@ impl Driver {
             services: Services::new(network, offer),
             errors: Errors::new(network, Secret([3, 4])),
             turns: Turns::new(Secret([5, 6])),
-            forwarder: Forwarder::new(&network, vec![resolver]),
+            forwarder: Forwarder::new(&network, &resolvers),
             zone: Zone::new([("vm1", vm1)]),
             network,
             sockets: BTreeMap::new(),
@@ -183,6 +192,11 @@ impl Driver {
         if verdict == Verdict::Service {
             self.service(frame, step);
         }
+        if verdict == Verdict::Expired
+            && let Some(answer) = self.errors.expired(self.now, frame)
+        {
+            check_frame(&answer);
+        }
         if let Verdict::Refused(refusal) = verdict
             && let Some(answer) = self.errors.refused(self.now, frame, refusal)
         {
@@ -197,9 +211,16 @@ impl Driver {
             _ => Checksum::Left,
         };
         match self.services.frame(frame, checksum, self.now) {
-            Ok(Handled::Here(answer)) => answer.iter().for_each(|frame| check_frame(frame)),
-            Ok(Handled::Dns { client, message }) => self.question(Asker::Udp(client), &message),
-            Ok(Handled::Elsewhere) | Err(_) => {}
+            Ok(FramePurpose::Here(answer)) => answer.iter().for_each(|frame| check_frame(frame)),
+            Ok(FramePurpose::Dns { client, message }) => {
+                self.question(Asker::Udp(client), &message)
+            }
+            Ok(FramePurpose::PathError(error)) => {
+                let mut out = Vec::new();
+                self.translator.path_error(self.now, &error, &mut out);
+                self.act(out, frame, step);
+            }
+            Ok(FramePurpose::Elsewhere) | Err(_) => {}
         }
     }
 
@@ -210,9 +231,15 @@ impl Driver {
         if self.zone.answer(&self.network, &query).is_some() {
             return;
         }
-        if let Ok(ask) = self.forwarder.ask(asker, query, 0x0102_0304, self.now) {
-            self.tickets.push((ask.ticket, ask.message));
-        }
+        let next = self.forwarder.ask(asker, query, 0x0102_0304, self.now);
+        self.follow(None, next);
+    }
+
+    /// A ticket has ended, and another may follow.
+    fn follow(&mut self, ended: Option<Ticket>, next: Next) {
+        self.tickets.retain(|(ticket, ..)| Some(*ticket) != ended);
+        let next = next.map(|ask| (ask.ticket, ask.server, ask.message));
+        self.tickets.extend(next);
     }
 
     /// Time passes, and deadlines with it.
@@ -229,9 +256,7 @@ impl Driver {
         }
         for _ in 0..=self.tickets.len() {
             if let Some((ended, next)) = self.forwarder.expired(7, self.now) {
-                self.tickets.retain(|(ticket, _)| *ticket != ended);
-                self.tickets
-                    .extend(next.map(|ask| (ask.ticket, ask.message)));
+                self.follow(Some(ended), next);
             }
         }
     }
@@ -250,12 +275,12 @@ impl Driver {
         assert!(socket.connected && peek.len > 0 && peek.len <= u32::from(u16::MAX));
         assert!(peek.offset <= socket.peeked, "a gap is peeked");
         let peeked = found(step, peek);
-        if let Peeked::Bytes(len) = peeked {
+        if let PeekResult::Bytes(len) = peeked {
             socket.peeked = socket.peeked.max(peek.offset + len);
         }
         let mut out = Vec::new();
         let headers = self.translator.peeked(self.now, id, peek, peeked, &mut out);
-        if let (Some(headers), Peeked::Bytes(len)) = (headers, peeked) {
+        if let (Some(headers), PeekResult::Bytes(len)) = (headers, peeked) {
             assert_eq!(headers.bytes().len(), usize::from(peek.headers));
             self.give(&headers, len);
             if turn == Some(id) {
@@ -273,16 +298,21 @@ impl Driver {
         let failures = [
             Failure::Refused,
             Failure::Own,
-            Failure::Unreachable,
+            Failure::Unreachable(Notice {
+                error: IcmpError::HopLimit,
+                from: Some([198, 51, 100, step.0[4]].into()),
+            }),
+            Failure::Silent,
             Failure::Descriptors,
         ];
-        let event = match step.0[2] % 6 {
+        let event = match step.0[2] % 7 {
             0 => SocketEvent::Connected { room },
             1 => SocketEvent::Failed(*step.at(3, &failures).unwrap_or(&Failure::Own)),
             2 => SocketEvent::Room { room },
             3 => SocketEvent::Readable,
             4 => SocketEvent::Reset,
-            _ => SocketEvent::Urgent,
+            5 => SocketEvent::Urgent,
+            _ => SocketEvent::Absent,
         };
         self.report(id, event, &[], step);
     }
@@ -328,20 +358,32 @@ impl Driver {
 
     /// A resolver answers: with bytes of the input behind none, some or all of the question's.
     fn resolver(&mut self, bytes: &[u8], step: Step) {
-        let Some((ticket, question)) = step.at(1, &self.tickets).cloned() else {
+        let Some((ticket, server, question)) = step.at(1, &self.tickets).cloned() else {
             return;
         };
+        if step.0[5] & 6 == 6 {
+            let trouble = match step.0[5] & 8 {
+                0 => Trouble::Own,
+                _ => Trouble::Resolver(Outcome::Closed),
+            };
+            if let Some(next) = self.forwarder.failed(ticket, trouble, 7, self.now) {
+                self.follow(Some(ticket), next);
+            }
+            return;
+        }
         let known = question.len().min(usize::from(step.0[3]));
         let mut answer = [&question[..known], bytes].concat();
-        if let Some(flags) = answer.get_mut(2) {
-            *flags ^= step.0[4];
+        for (at, bits) in [(2, 4), (3, 6)] {
+            if let Some(flags) = answer.get_mut(at) {
+                *flags ^= step.0[bits];
+            }
         }
-        let servers = ["192.0.2.53:53", "192.0.2.54:53"];
-        let from = servers[usize::from(step.0[5] & 1)].parse();
-        let from = from.expect("an address");
-        if self.forwarder.answer(ticket, from, &answer).is_ok() {
-            assert_eq!(step.0[5] & 1, 0, "an answer of another server counted");
-            self.tickets.retain(|(other, _)| *other != ticket);
+        let is_other = step.0[5] & 1 != 0;
+        let mut from = server;
+        from.set_port(53 + u16::from(is_other));
+        if let Some(next) = self.forwarder.answer(ticket, from, &answer, 7, self.now) {
+            assert!(!is_other, "an answer of another server counted");
+            self.follow(Some(ticket), next);
         }
     }
 
@@ -366,7 +408,7 @@ impl Driver {
     /// Datagrams came to the socket of a forward.
     fn forwarded(&mut self, guest: SocketAddr, peer: SocketAddr, step: Step) {
         let listen = SocketAddr::new(peer.ip(), 5000 + u16::from(step.0[5] & 1));
-        let (from, ends) = (Forwarded { listen, peer }, (guest, GUEST));
+        let (from, ends) = (ForwardPeer { listen, peer }, (guest, GUEST));
         let mut out = Vec::new();
         let came = self
             .translator
@@ -398,13 +440,13 @@ impl Driver {
 
     /// Continues a flow of a record.
     fn restore(&mut self, bytes: &[u8; RECORD_LEN], step: Step) {
-        let Ok(kept) = Kept::decode(bytes) else {
+        let Ok(kept) = FlowRecord::decode(bytes) else {
             return;
         };
         assert_eq!(kept.encode(), *bytes);
         let record = match kept {
-            Kept::Flow(record) => record,
-            Kept::Mapping(record) => {
+            FlowRecord::Flow(record) => record,
+            FlowRecord::Mapping(record) => {
                 let own = SocketAddr::from(([127, 0, 0, 1], 5000));
                 if let Ok(id) = self.translator.restore_mapping(self.now, &record, own) {
                     assert!(self.network.may_be_guest(record.guest.ip()));
@@ -488,10 +530,19 @@ impl Driver {
                         .iter()
                         .for_each(|guest| self.turns.ready(*guest, id));
                 }
+                Action::Probe(id, seconds) => {
+                    assert!(self.sockets.contains_key(&id) && seconds > 0);
+                }
+                Action::Ask(id, _) => assert!(self.translator.guest(id).is_some()),
+                Action::Notify(of, notice) => {
+                    let answer = self.errors.undelivered(self.now, &of, &[], notice);
+                    answer.iter().for_each(|frame| check_frame(frame));
+                }
                 Action::AwaitRoom(id) => assert!(self.sockets.contains_key(&id)),
                 Action::Keep(id) => {
                     let record = self.translator.record(id);
-                    let record = record.filter(|record| Kept::decode(&record.encode()).is_ok());
+                    let record =
+                        record.filter(|record| FlowRecord::decode(&record.encode()).is_ok());
                     assert!(record.is_some(), "a record that is not read");
                 }
             }
@@ -501,7 +552,7 @@ impl Driver {
     /// A frame to the guest, whose `payload` bytes are not here.
     fn give(&mut self, headers: &Headers, payload: u32) {
         let bytes = headers.bytes();
-        let parsed = Parsed::parse(bytes, bytes.len() + payload as usize);
+        let parsed = ParsedHeaders::parse(bytes, bytes.len() + payload as usize);
         assert_eq!(parsed.src, GATEWAY);
         let at = usize::from(parsed.l4_offset.expect("a transport"));
         let tcp = TcpView::new_checked(&bytes[at..]).expect("a TCP header");
@@ -509,13 +560,13 @@ impl Driver {
     }
 }
 
-fn found(step: Step, peek: Peek) -> Peeked {
+fn found(step: Step, peek: Peek) -> PeekResult {
     let len = (step.number(3) * 64).min(peek.len);
     match step.0[2] % 4 {
-        0 => Peeked::End,
-        1 => Peeked::Empty,
-        _ if len == 0 => Peeked::Bytes(1),
-        _ => Peeked::Bytes(len),
+        0 => PeekResult::End,
+        1 => PeekResult::Empty,
+        _ if len == 0 => PeekResult::Bytes(1),
+        _ => PeekResult::Bytes(len),
     }
 }
 
@@ -537,7 +588,7 @@ fn check_target(target: Target) {
 
 /// A whole frame of the gateway.
 fn check_frame(frame: &[u8]) {
-    let parsed = Parsed::parse(frame, frame.len());
+    let parsed = ParsedHeaders::parse(frame, frame.len());
     assert_eq!(parsed.src, GATEWAY);
     assert!(frame.len() <= 1514);
 }
@@ -588,8 +639,17 @@ mod tests {
         let mut driver = Driver::new(false);
         driver.run(&seed("usernet_peer", "question"), 13);
         assert_eq!((driver.flows.len(), driver.tickets.len()), (1, 0));
+        let mut driver = Driver::new(false);
+        driver.run(&seed("usernet_peer", "resolvers"), 13);
+        let last = driver.forwarder.resolvers().iter().map(|of| of.udp.last);
+        let last: Vec<Outcome> = last.collect();
+        assert_eq!(last, [Outcome::Answered, Outcome::Closed]);
+        assert!(driver.tickets.is_empty());
         let bytes = seed("user_records", "three");
         let record = bytes[1..].first_chunk().expect("a record");
-        assert!(matches!(Kept::decode(record), Ok(Kept::Flow(_))));
+        assert!(matches!(
+            FlowRecord::decode(record),
+            Ok(FlowRecord::Flow(_))
+        ));
     }
 }

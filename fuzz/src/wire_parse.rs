@@ -3,8 +3,8 @@
 
 use policy::frame_class::{Neighbour, classify, is_ordinary};
 use policy::neighbour_request::{self, NeighbourRequest};
-use wire::flow::{FlowKey, FlowMask, KeyState, PLAIN_HEAD, PlainHead, PlainMask};
-use wire::packet::{Fragment, L3, Parsed};
+use wire::flow::{Ct, FlowKey, FlowMask, KeyState, PLAIN_HEAD, PlainHead, PlainMask};
+use wire::packet::{Fragment, L3, ParsedHeaders};
 use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{EtherType, FrameClass, MacAddr, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
@@ -14,7 +14,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     let frame_len = usize::from(u16::from_le_bytes(*len));
-    let parsed = Parsed::parse(headers, frame_len);
+    let parsed = ParsedHeaders::parse(headers, frame_len);
     check(&parsed, headers.len().min(frame_len), frame_len);
     check_key(&parsed);
     if usize::from(parsed.header_len) <= headers.len() {
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
 /// Frame classes: the quick check agrees with the full one, and both recognise neighbour discovery.
 fn frame_class(headers: &[u8], frame_len: usize) {
     let frame_class = classify(headers, frame_len);
-    if Parsed::parse(headers, frame_len).l3 == L3::Hidden {
+    if ParsedHeaders::parse(headers, frame_len).l3 == L3::Hidden {
         assert_eq!(frame_class, FrameClass::Unparseable);
     }
     if is_ordinary(headers) {
@@ -60,7 +60,7 @@ fn frame_class(headers: &[u8], frame_len: usize) {
 fn plain(frame: &[u8], [at, value]: [u8; 2]) {
     let key = |frame: &[u8]| {
         let headers = &frame[..frame.len().min(SNAPSHOT)];
-        FlowKey::new(7, &Parsed::parse(headers, frame.len()))
+        FlowKey::new(7, &ParsedHeaders::parse(headers, frame.len()))
     };
     let head = |frame: &[u8]| frame[..frame.len().min(64)].to_vec();
     let Some(quick) = FlowKey::of_plain_ipv4(7, &head(frame), frame.len()) else {
@@ -87,15 +87,15 @@ fn plain(frame: &[u8], [at, value]: [u8; 2]) {
 }
 
 /// Offsets and lengths within the frame, and within each other.
-pub(crate) fn check(p: &Parsed, given: usize, frame_len: usize) {
+pub(crate) fn check(p: &ParsedHeaders, given: usize, frame_len: usize) {
     assert!(usize::from(p.header_len) <= given);
     if !p.has_ethernet() {
         assert_eq!(p.l3, L3::Malformed);
         assert_eq!(
             *p,
-            Parsed {
+            ParsedHeaders {
                 l3: L3::Malformed,
-                ..Parsed::default()
+                ..ParsedHeaders::default()
             }
         );
         return;
@@ -127,9 +127,9 @@ pub(crate) fn check(p: &Parsed, given: usize, frame_len: usize) {
     }
 }
 
-fn check_key(p: &Parsed) {
-    let key = FlowKey::new(0x1234_5678, p);
-    assert_eq!(key.in_port(), 0x1234_5678);
+fn check_key(p: &ParsedHeaders) {
+    let key = FlowKey::new(0x1234, p);
+    assert_eq!((key.in_port(), key.ct()), (0x1234, Ct::UNTRACKED));
     assert_eq!((key.dmac(), key.smac()), (p.dst, p.src));
     assert_eq!(key.ethertype(), p.ethertype);
     assert_eq!(key.vlan(), p.vlan.map(|tag| tag.vid));
@@ -152,11 +152,11 @@ fn check_key(p: &Parsed) {
 }
 
 /// The headers alone say the same as the headers with what follows them: segmentation relies on it.
-fn check_cut(p: &Parsed, headers: &[u8], frame_len: usize) {
+fn check_cut(p: &ParsedHeaders, headers: &[u8], frame_len: usize) {
     let transport = p.l4_offset.is_some() && [tcp::PROTOCOL, udp::PROTOCOL].contains(&p.l4_proto);
     if transport && headers.len() <= SNAPSHOT {
         let cut = &headers[..usize::from(p.header_len)];
-        assert_eq!(Parsed::parse(cut, frame_len), *p);
+        assert_eq!(ParsedHeaders::parse(cut, frame_len), *p);
     }
 }
 
@@ -227,18 +227,18 @@ fn tags(headers: &[u8]) {
         vid: 77,
     };
     if buf.push_vlan(tag) {
-        let parsed = Parsed::parse(buf.as_slice(), buf.len());
+        let parsed = ParsedHeaders::parse(buf.as_slice(), buf.len());
         assert_eq!((parsed.vlan, parsed.l3_offset), (Some(tag), 18));
         assert_eq!(buf.pop_vlan(), Some(tag));
     } else {
         assert!(headers.len() < ethernet::HEADER_LEN);
     }
     assert_eq!(buf.as_slice(), headers);
-    let inner = Parsed::parse(headers, headers.len());
+    let inner = ParsedHeaders::parse(headers, headers.len());
     if inner.has_ethernet() {
         assert_eq!(buf.vlan(), inner.vlan);
         assert_eq!(buf.pop_vlan(), inner.vlan);
-        let popped = Parsed::parse(buf.as_slice(), buf.len());
+        let popped = ParsedHeaders::parse(buf.as_slice(), buf.len());
         if inner.vlan.is_some() && inner.ethertype != EtherType::VLAN {
             assert_eq!(popped.ethertype, inner.ethertype);
         }

@@ -3,7 +3,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use wire::checksum::{Sum, complete_partial};
-use wire::packet::{L3, Parsed};
+use wire::packet::{L3, ParsedHeaders};
 use wire::segment::{GsoKind, MAX_SEGMENTS, Segmenter};
 use wire::{SNAPSHOT, ipv6, tcp};
 
@@ -67,7 +67,7 @@ pub fn run(data: &[u8]) {
 
 /// Cuts the headers after the transport header and makes the IP length end with the payload.
 pub(crate) fn fit(headers: &mut Vec<u8>, payload_len: usize) {
-    let parsed = Parsed::parse(headers, 1 << 20);
+    let parsed = ParsedHeaders::parse(headers, 1 << 20);
     headers.truncate(usize::from(parsed.header_len));
     let l3 = usize::from(parsed.l3_offset);
     let after = headers.len() + payload_len - l3;
@@ -118,7 +118,7 @@ fn check(gso: &Segmenter<'_>, input: &Input, payload: &[u8]) {
 
 /// Lengths end with the frame, and both checksums are right.
 pub(crate) fn check_frame(frame: &[u8], header_len: usize) {
-    let p = Parsed::parse(frame, frame.len());
+    let p = ParsedHeaders::parse(frame, frame.len());
     assert_eq!(usize::from(p.header_len), header_len);
     assert_eq!(
         p.l3_end as usize,
@@ -147,7 +147,7 @@ pub(crate) fn check_frame(frame: &[u8], header_len: usize) {
 }
 
 fn check_flags(frame: &[u8], last: bool, first: bool) {
-    let p = Parsed::parse(frame, frame.len());
+    let p = ParsedHeaders::parse(frame, frame.len());
     if p.l4_proto == tcp::PROTOCOL {
         assert!(last || p.l4_flags & (tcp::FIN | tcp::PSH) == 0);
         assert!(first || p.l4_flags & tcp::CWR == 0);
@@ -156,7 +156,7 @@ fn check_flags(frame: &[u8], last: bool, first: bool) {
 
 /// Each segment has its own identification, and its place in the stream.
 fn check_order(frame: &[u8], headers: &[u8], index: usize, offset: usize) {
-    let p = Parsed::parse(frame, frame.len());
+    let p = ParsedHeaders::parse(frame, frame.len());
     let (l3, l4) = (
         usize::from(p.l3_offset),
         usize::from(p.l4_offset.unwrap_or_default()),

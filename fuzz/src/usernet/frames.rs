@@ -70,6 +70,7 @@ impl Guest {
     fn builder(&self, step: Step) -> PacketBuilder {
         let (guest, peer) = (guest(step), peer(step));
         let packet = PacketBuilder::new(GUEST, GATEWAY);
+        let packet = packet.ttl(if step.0[6] == 1 { 1 } else { 64 });
         let packet = match (guest.ip(), peer.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => packet.ipv4(from, to),
             (IpAddr::V6(from), IpAddr::V6(to)) => packet.ipv6(from, to),
@@ -98,8 +99,35 @@ impl Guest {
                     _ => packet.payload(&dhcp(step)),
                 }
             }
+            _ if step.0[7] & 1 != 0 => self.error(packet, step),
             _ => service(packet, step),
         }
+    }
+
+    /// An ICMP error about a packet to the guest.
+    fn error(&self, packet: PacketBuilder, step: Step) -> PacketBuilder {
+        let (guest, peer) = (guest(step), peer(step));
+        let quoted = PacketBuilder::new(GATEWAY, GUEST);
+        let quoted = match (peer.ip(), guest.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => quoted.ipv4(from, to),
+            (IpAddr::V6(from), IpAddr::V6(to)) => quoted.ipv6(from, to),
+            _ => quoted,
+        };
+        let (next, _) = self.0[usize::from(guest.port()) % PORTS];
+        let quoted = match step.0[7] & 2 {
+            0 => quoted.tcp(TcpFields {
+                src_port: peer.port(),
+                dst_port: guest.port(),
+                seq: next.wrapping_sub(step.number(4)),
+                ..TcpFields::default()
+            }),
+            _ => quoted.udp(peer.port(), guest.port()),
+        };
+        let quoted = quoted.payload(&[7; 100]).build();
+        let mtu = [0, 0, step.0[5], step.0[6]];
+        packet
+            .icmp(step.0[2], step.0[3], mtu)
+            .payload(&quoted[14..])
     }
 }
 
@@ -119,7 +147,25 @@ fn dhcp(step: Step) -> Vec<u8> {
     body[..3].copy_from_slice(&[1, 1, 6]);
     body[28..34].copy_from_slice(&GUEST.0);
     body[236..].copy_from_slice(&[99, 130, 83, 99]);
-    body.extend([53, 1, step.0[3], 50, 4, 10, 0, 2, step.0[4], 255]);
+    // An address that it has, a relay, options elsewhere, parts of options, or none of a type.
+    let bits = step.0[5];
+    if bits & 1 != 0 {
+        body[12..16].copy_from_slice(&[10, 0, 2, step.0[4]]);
+    }
+    if bits & 2 != 0 {
+        body[24..28].copy_from_slice(&[10, 0, 2, step.0[6]]);
+    }
+    if bits & 4 != 0 {
+        body[108..117].copy_from_slice(&[53, 1, step.0[3], 52, 1, 2, 50, step.0[6], 10]);
+        body.extend([52, 1, 1]);
+    }
+    if bits & 8 == 0 {
+        body.extend([53, 1, step.0[3]]);
+    }
+    match bits & 16 {
+        0 => body.extend([50, 4, 10, 0, 2, step.0[4], 255]),
+        _ => body.extend([50, 2, 10, 0, 54, step.0[6], 50, 2, 2, step.0[4]]),
+    }
     body
 }
 

@@ -1,0 +1,33 @@
+//! Experiments, and their durations.
+
+pub(crate) mod alignment;
+pub(crate) mod bulk;
+pub(crate) mod capture;
+pub(crate) mod chain;
+pub(crate) mod coalescing;
+pub(crate) mod connections;
+pub(crate) mod external;
+pub(crate) mod grants;
+pub(crate) mod holding;
+pub(crate) mod kvm;
+pub(crate) mod load;
+pub(crate) mod migration;
+pub(crate) mod neighbours;
+pub(crate) mod netmap;
+mod outputs;
+pub(crate) mod parts;
+pub(crate) mod pingpong;
+pub(crate) mod policy;
+pub(crate) mod ports;
+pub(crate) mod priority;
+pub(crate) mod rings;
+pub(crate) mod scaling;
+pub(crate) mod scheduling;
+pub(crate) mod shaping;
+pub(crate) mod sharing;
+pub(crate) mod signals;
+pub(crate) mod sockets;
+pub(crate) mod throughput;
+mod uplink;
+pub(crate) mod user;
+pub(crate) mod vifs;

@@ -1,0 +1,119 @@
+//! A low limit of descriptors: what one port has many of never stops another.
+
+use std::os::unix::process::CommandExt;
+
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use testkit::lasthop::{Place, Running, listens, port};
+use testkit::wait::wait_until;
+
+/// Starts Lasthop with this hard limit of descriptors.
+fn start(place: &Place, config: &str, limit: u64) -> Running {
+    let mut command = place.command(config);
+    let limit = Rlimit {
+        current: Some(limit),
+        maximum: Some(limit),
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+    place.spawn(command)
+}
+
+fn user_port(name: &str, net: u8, listen: &str) -> String {
+    format!(
+        "[[segment]]\nname = \"{name}\"\n[[port]]\nname = \"{name}\"\nkind = \"user\"\n\
+         segment = \"{name}\"\nnetwork = \"10.77.{net}.0/24\"\n\
+         [[port.forward]]\nlisten = \"{listen}\"\nto = \"10.77.{net}.15:22\"\n"
+    )
+}
+
+#[test]
+fn a_range_of_forwards_leaves_descriptors_to_other_ports() {
+    let place = Place::new();
+    let many = user_port("many", 1, "tcp 127.0.93.1:21000-21999");
+    let few = user_port("few", 2, "udp 127.0.93.1:22000-22009");
+    let ports: String = (1..=8).map(|n| port(&format!("vm{n}"), "")).collect();
+    let config = format!("[switch]\nname = \"shares\"\n{many}{few}{ports}");
+    let mut lasthop = start(&place, &config, 512);
+    lasthop.wait_ready();
+    wait_until("both user ports have a process", || {
+        let is_up = |name: &&str| lasthop.state(name) == "up";
+        ["many", "few"].iter().all(is_up)
+    });
+    for n in 1..=8 {
+        assert!(listens(&lasthop.socket(&format!("vm{n}.sock"))));
+    }
+    let refused = lasthop.json("port forward list many").take();
+    let first = &refused[0];
+    assert_eq!(first["state"], "refused", "{refused}");
+    let count = first["refused"].as_u64().unwrap();
+    assert!((900..1000).contains(&count), "{refused}");
+    let reason = first["reason"].as_str().unwrap();
+    let opened = 1000 - count;
+    let range = format!(
+        "{count} of 1000: tcp 127.0.93.1:{}-21999: ",
+        21_000 + opened
+    );
+    assert!(reason.starts_with(&range), "{reason}");
+    for word in ["the limit of 512", "LimitNOFILE=", "need one of "] {
+        assert!(reason.contains(word), "{reason}");
+    }
+    let listed = lasthop.prints("port forward list many");
+    assert!(
+        listed.contains("refused") && listed.contains("LimitNOFILE="),
+        "{listed}"
+    );
+    let few = lasthop.json("port forward list few").take();
+    assert_eq!(few[0]["refused"], 0, "{few}");
+    let lines = lasthop.log();
+    let lines = lines
+        .lines()
+        .filter(|line| line.contains("no forward"))
+        .count();
+    assert_eq!(lines, 1, "one line for a range");
+    // Another port, and another user port, come later.
+    let added = lasthop.cli("port add later --kind vhost-user --socket later.sock");
+    assert!(added.status.success(), "{added:?}");
+    assert!(listens(&lasthop.socket("later.sock")));
+    let words = "port add third --kind user --network 10.77.3.0/24 --segment default";
+    let added = lasthop.cli(words);
+    assert!(added.status.success(), "{added:?}");
+    wait_until("it has a process", || lasthop.state("third") == "up");
+    let listen = ["tcp 127.0.93.1:23000", "10.77.3.15:22"];
+    let added = lasthop.run(&["port", "forward", "add", "third", listen[0], listen[1]]);
+    assert!(added.status.success(), "{added:?}");
+    let upgraded = lasthop.cli("upgrade");
+    assert!(upgraded.status.success(), "{upgraded:?}");
+    let after = lasthop.json("port forward list many").take();
+    assert_eq!(after[0]["refused"], count, "{after}");
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn a_start_with_too_low_a_limit_says_how_many_are_needed() {
+    let ports: String = (1..=300).map(|n| port(&format!("vm{n}"), "")).collect();
+    let config = format!("[switch]\nname = \"shares\"\n{ports}");
+    let place = Place::new();
+    let mut refused = start(&place, &config, 256);
+    let status = refused.wait();
+    let log = refused.log();
+    assert_eq!(status.code(), Some(2), "{log}");
+    let needed: u64 = log
+        .split("300 sockets need ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{log}"));
+    assert!(log.contains("and the limit is 256 (LimitNOFILE="), "{log}");
+    drop(refused);
+    assert!(
+        getrlimit(Resource::Nofile)
+            .maximum
+            .is_none_or(|most| most > needed)
+    );
+    // So many are enough, for all processes.
+    let mut lasthop = start(&place, &config, needed);
+    lasthop.wait_ready();
+    assert_eq!(lasthop.state("vm300"), "waiting");
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
