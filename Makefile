@@ -163,14 +163,9 @@ bench: bench-programs ## Lasthop beside its peers; or make bench QUICK=1, EXPERI
 figures: bench-programs ## The figures of the papers beside what was published; or make figures FULL=1, ONLY=000-4.10,002-6, RESUME=bench/results
 	@"$(BUILT)/release/lasthop-bench" paper $(if $(FULL),--full) $(if $(ONLY),--only "$(ONLY)") $(if $(RESUME),--resume "$(RESUME)")
 
-# The folder in-process has the programs with one that is switch and driver at once.
 bench-programs: setup build
 	@bench/setup
 	$(BENCH) build --release --bin lasthop-bench
-	$(BENCH) build --release --features in-process --example in-process
-	@cd "$(BUILT)/release" && mkdir -p in-process && \
-	ln -f lasthop lasthop-supervisor lasthop-control lasthop-top in-process/ && \
-	ln -f examples/in-process in-process/lasthop-switch && ln -f examples/in-process in-process/lasthop-driver
 
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
 	@$(STRESS) soak --minutes $(or $(MINUTES),10)

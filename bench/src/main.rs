@@ -44,6 +44,7 @@ use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use e2e::{machine, namespace, statistics, stop};
 use testkit::procfs;
 
+use crate::experiments::external::one_thread::OneThreadArguments;
 use crate::experiments::sockets::ends::EndArguments;
 use crate::paper::PaperArguments;
 use crate::plan::Plan;
@@ -100,6 +101,9 @@ enum Command {
     /// One end of the experiment "sockets"
     #[command(hide = true)]
     SocketEnd(EndArguments),
+    /// A way of the experiment "external"
+    #[command(hide = true)]
+    OneThread(OneThreadArguments),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -254,6 +258,9 @@ fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(Command::SocketEnd(end)) = &arguments.command {
         return experiments::sockets::ends::run(end);
+    }
+    if let Some(Command::OneThread(arguments)) = &arguments.command {
+        return experiments::external::one_thread::run(arguments);
     }
     stop::on_signals()?;
     machine::raise_open_files();

@@ -5,6 +5,7 @@
 pub(crate) mod breakdown;
 mod guests;
 mod load;
+pub(crate) mod one_thread;
 mod requests;
 mod tables;
 mod world;
@@ -122,7 +123,7 @@ fn has_enough(samples: &[Sample]) -> bool {
     !samples.iter().any(|sample| near(&sample)) || samples.iter().all(enough)
 }
 
-const NOTES: [&str; 7] = [
+const NOTES: [&str; 9] = [
     "out is from the namespace behind the switch's TAP interface, in is to it; one TCP connection, \
      or UDP packets of 64 bytes on the \
      wire, of which those count that arrive",
@@ -143,6 +144,9 @@ const NOTES: [&str; 7] = [
      of the two interfaces off, which those sockets do not know",
     "a request is a packet of 64 bytes over UDP or as much payload over TCP, from the namespace \
      behind the switch's TAP interface, and its answer is the same; one at a time",
+    "requests at a rate are sent by a timer, and times are those from sending to the answer",
+    "one thread is a program that reads from one TAP device, writes to the other, and decides \
+     nothing; the other build is that of --before",
 ];
 
 /// Counts of an interval.

@@ -53,8 +53,8 @@ const PORT: u16 = 7006;
 /// The server's address in the library, behind the client's.
 const SERVER: &str = "10.1.0.9";
 const CLIENT: &str = "10.1.0.1";
-/// How long a library that spins looks on before it sleeps, in microseconds: the default.
-const SPIN_US: u32 = 50;
+/// How long a library that spins looks on before it sleeps at most, in microseconds: the default.
+const SPIN_US: u32 = 100;
 const START: Duration = Duration::from_secs(10);
 /// Ways, as tables have them.
 pub(crate) const SPINNING: &str = "library, spinning";
@@ -63,7 +63,7 @@ pub(crate) const TAP: &str = "kernel, TAP ports";
 const VETH: &str = "kernel, veth";
 const NOTES: [&str; 3] = [
     "one program has both ends, under 'lasthop net run' with the library's sockets, which looks on \
-     for 50 us before it sleeps, or sleeps at once; client and server that spin have a core each, \
+     for 100 us at most before it sleeps, or sleeps at once; client and server that spin have a core each, \
      which they share with the switch where there are two, and all else runs where the kernel \
      places it",
     "software's part is half a round trip less the time of a cache line from core to core and \

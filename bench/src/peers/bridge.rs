@@ -44,7 +44,7 @@ pub(crate) fn with(ports: u32, commands: Vec<String>) -> Result<Peer> {
 
 fn make(ports: u32) -> Result<Vec<File>> {
     let names: Vec<String> = (0..ports).map(|port| format!("tap{port}")).collect();
-    let taps: Result<Vec<File>> = names.iter().map(|name| open(name)).collect();
+    let taps: Result<Vec<File>> = names.iter().map(|name| open(name, PLAIN)).collect();
     ip("link add br0 type bridge stp_state 0 mcast_snooping 0")?;
     for name in &names {
         ip(&format!(
@@ -60,6 +60,9 @@ pub(super) fn ip(arguments: &str) -> Result<()> {
     run(&words(&format!("ip {arguments}")), &none).map(drop)
 }
 
+/// Of a TAP device that gives and takes frames as they are.
+pub(super) const PLAIN: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI;
+
 /// `struct ifreq` of `linux/if.h`, as TUNSETIFF reads it.
 #[repr(C)]
 struct Request {
@@ -69,15 +72,15 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// A new TAP device that gives and takes frames as they are.
-pub(super) fn open(name: &str) -> Result<File> {
+/// A new TAP device with these flags.
+pub(crate) fn open(name: &str, flags: libc::c_int) -> Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     let file = options.open(DEVICE).context(DEVICE)?;
     let mut request = Request {
         name: [0; 16],
-        flags: u16::try_from(libc::IFF_TAP | libc::IFF_NO_PI)?,
+        flags: u16::try_from(flags)?,
         rest: [0; 22],
     };
     request.name[..name.len()].copy_from_slice(name.as_bytes());

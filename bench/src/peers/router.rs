@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::bridge::{ip, open};
+use super::bridge::{PLAIN, ip, open};
 use super::{Kind, Peer, Ports};
 use crate::namespace;
 use crate::process::run;
@@ -43,7 +43,10 @@ pub(crate) fn most() -> Result<u32> {
 fn make(tracking: bool) -> Result<Vec<File>> {
     let none: [(&str, &Path); 0] = [];
     let mac = |guest: u8| wire::MacAddr(testkit::packets::mac(guest));
-    let taps: Result<Vec<File>> = ["tap0", "tap1"].map(open).into_iter().collect();
+    let taps: Result<Vec<File>> = ["tap0", "tap1"]
+        .map(|name| open(name, PLAIN))
+        .into_iter()
+        .collect();
     for (device, guest) in [("tap0", 1), ("tap1", 2)] {
         let own = mac(3 - guest);
         ip(&format!(

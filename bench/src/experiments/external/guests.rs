@@ -38,7 +38,7 @@ pub(super) struct Guests {
 impl Guests {
     /// Returns whether there are guests at such a switch.
     pub(super) fn suit(way: Way) -> bool {
-        !matches!(way, Way::BridgeVeth | Way::OvsDpdk)
+        !matches!(way, Way::BridgeVeth | Way::OvsDpdk | Way::OneThread)
     }
 
     pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
@@ -103,7 +103,10 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
         text += &port_table(guest, segment);
         let kind = match way.driver() {
             None => format!("kind = \"tap\"\nmtu = 1500\n{}", way.tap_driver()),
-            Some(driver) => format!("kind = \"uplink\"\ndriver = \"{driver}\""),
+            Some(driver) => format!(
+                "kind = \"uplink\"\ndriver = \"{driver}\"\n{}",
+                way.own_process()
+            ),
         };
         let netns = host.path();
         text += &format!(
@@ -147,5 +150,5 @@ fn ovs(plan: &Plan, folder: &Path, host: &Namespace, taps: bool) -> Result<Start
         }
         sockets.push(socket);
     }
-    Ok((Switch::Ovs(vec![switch, database]), sockets, true))
+    Ok((Switch::Peer(vec![switch, database]), sockets, true))
 }

@@ -24,6 +24,8 @@ pub(super) const SENDER: &str = "bench-sender";
 pub(super) const RECEIVER: &str = "bench-receiver";
 /// UDP packets of a system call.
 const BATCH: usize = 64;
+/// Connections of [`Load::TcpStreams`].
+const STREAMS: usize = 16;
 /// How often a thread that waits looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a connection may take.
@@ -39,19 +41,27 @@ pub(crate) enum Load {
     /// Small requests one at a time, each with an answer of the same size.
     TcpRequests,
     UdpRequests,
+    /// Requests over UDP, so many a second.
+    PacedRequests(u32),
+    /// As [`Load::TcpOut`] with sixteen connections.
+    TcpStreams,
     /// Of guests, by the lean client.
     Guests,
 }
 
 impl Load {
     /// Between namespaces.
-    pub(super) const SOCKETS: [Self; 6] = [
+    pub(super) const SOCKETS: [Self; 10] = [
         Self::TcpOut,
         Self::TcpIn,
         Self::UdpOut,
         Self::UdpIn,
         Self::TcpRequests,
         Self::UdpRequests,
+        Self::PacedRequests(1000),
+        Self::PacedRequests(5000),
+        Self::PacedRequests(20_000),
+        Self::TcpStreams,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -62,22 +72,37 @@ impl Load {
             Self::UdpIn => "64 B in, kpps",
             Self::TcpRequests => "TCP requests, transactions/s",
             Self::UdpRequests => "UDP requests, transactions/s",
+            Self::PacedRequests(1000) => "1000 UDP requests a second, transactions/s",
+            Self::PacedRequests(5000) => "5000 UDP requests a second, transactions/s",
+            Self::PacedRequests(_) => "20 000 UDP requests a second, transactions/s",
+            Self::TcpStreams => "TCP out, 16 connections, Gbit/s",
             Self::Guests => "64 B, two guests, kpps",
         }
     }
 
     /// Returns whether each unit is a request with its answer.
     pub(crate) fn is_requests(self) -> bool {
-        matches!(self, Self::TcpRequests | Self::UdpRequests)
+        matches!(
+            self,
+            Self::TcpRequests | Self::UdpRequests | Self::PacedRequests(_)
+        )
     }
 
     /// Gbit of so many bytes, thousands of so many packets, or transactions.
     pub(super) fn per_second(self, count: u64) -> f64 {
         let count = count as f64;
         match self {
-            Self::TcpOut | Self::TcpIn => count * 8.0 / 1e9,
+            Self::TcpOut | Self::TcpIn | Self::TcpStreams => count * 8.0 / 1e9,
             Self::UdpOut | Self::UdpIn | Self::Guests => count / 1e3,
-            Self::TcpRequests | Self::UdpRequests => count,
+            Self::TcpRequests | Self::UdpRequests | Self::PacedRequests(_) => count,
+        }
+    }
+
+    /// Time between two requests; `None`: each follows the answer before it.
+    fn period(self) -> Option<Duration> {
+        match self {
+            Self::PacedRequests(rate) => Some(Duration::from_secs(1) / rate),
+            _ => None,
         }
     }
 
@@ -110,20 +135,45 @@ impl Load {
                     stream.set_nodelay(true)?;
                 }
                 Traffic::of(
-                    move |shared| ask(&client, shared),
+                    move |shared| ask(&client, shared, None),
                     move |shared| answer(&server, shared),
                 )
             }
-            Self::UdpRequests => {
+            Self::TcpStreams => streams(ends),
+            Self::UdpRequests | Self::PacedRequests(_) => {
                 let [client, server] = udp(ends, port)?;
                 server.connect(format!("{}:{port}", ends[0].1))?;
+                let period = self.period();
                 Traffic::of(
-                    move |shared| ask(&client, shared),
+                    move |shared| ask(&client, shared, period),
                     move |shared| answer(&server, shared),
                 )
             }
         }
     }
+}
+
+/// Connections at work at once, each with threads of its own.
+fn streams(ends: Ends<'_>) -> Result<Traffic> {
+    let pairs = (0..STREAMS).map(|_| tcp(ends, next_port()));
+    let pairs = pairs.collect::<Result<Vec<_>>>()?;
+    let (senders, receivers): (Vec<_>, Vec<_>) = pairs.into_iter().map(|[a, b]| (a, b)).unzip();
+    Traffic::of(
+        move |shared| each(senders, |stream| write(stream, shared)),
+        move |shared| each(receivers, |stream| read(stream, shared)),
+    )
+}
+
+/// Has a thread for each of these.
+fn each<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> + Copy + Send) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .into_iter()
+            .map(|one| scope.spawn(move || work(one)))
+            .collect();
+        let mut ends = threads.into_iter();
+        ends.try_for_each(|thread| thread.join().ok().context("a thread panicked")?)
+    })
 }
 
 /// Packets of so much payload into the near namespace, so many a second.

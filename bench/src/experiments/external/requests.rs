@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::load::{PAYLOAD, Shared, waited};
 
@@ -44,11 +44,23 @@ impl End for TcpStream {
     }
 }
 
-/// Sends a request, waits for its answer, and so on. A request that is sent again takes as long as
-/// both together.
-pub(super) fn ask<E: End>(end: &E, shared: &Shared) -> anyhow::Result<()> {
+/// Sends a request, waits for its answer, and so on, with this time from one request to the next if
+/// the answer comes before. A request that is sent again takes as long as both together.
+pub(super) fn ask<E: End>(
+    end: &E,
+    shared: &Shared,
+    period: Option<Duration>,
+) -> anyhow::Result<()> {
+    if period.is_some() {
+        sharp_timers()?;
+    }
+    let mut due = Instant::now();
     let (mut request, mut answer) = ([0; PAYLOAD], [0; PAYLOAD]);
     for number in 1_u64.. {
+        if let Some(period) = period {
+            due = (due + period).max(Instant::now());
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
         request[..NUMBER].copy_from_slice(&number.to_ne_bytes());
         let sent = Instant::now();
         put(end, &request)?;
@@ -68,6 +80,12 @@ pub(super) fn ask<E: End>(end: &E, shared: &Shared) -> anyhow::Result<()> {
         let nanoseconds = u64::try_from(sent.elapsed().as_nanos())?;
         shared.record(nanoseconds);
     }
+    Ok(())
+}
+
+/// Has timers of this thread end when they are due, not up to 50 us later.
+fn sharp_timers() -> io::Result<()> {
+    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
     Ok(())
 }
 
@@ -122,14 +140,13 @@ fn fill<E: End>(end: &E, message: &mut [u8]) -> io::Result<bool> {
 mod tests {
     use std::net::TcpListener;
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
 
-    fn exchange<E: End + Sync>(ends: [E; 2]) -> u64 {
+    fn exchange<E: End + Sync>(ends: [E; 2], period: Option<Duration>) -> u64 {
         let shared = Shared::default();
         thread::scope(|scope| {
-            let asks = scope.spawn(|| ask(&ends[0], &shared));
+            let asks = scope.spawn(|| ask(&ends[0], &shared, period));
             let answers = scope.spawn(|| answer(&ends[1], &shared));
             while shared.count.load(Ordering::Relaxed) < 10 {
                 thread::yield_now();
@@ -150,13 +167,14 @@ mod tests {
             sockets[from].connect(address).unwrap();
             sockets[from].set_read_timeout(short).unwrap();
         }
-        assert!(exchange(sockets) >= 10);
+        assert!(exchange(sockets, None) >= 10);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let streams = [client, listener.accept().unwrap().0];
         for stream in &streams {
             stream.set_read_timeout(short).unwrap();
         }
-        assert!(exchange(streams) >= 10);
+        let period = Some(Duration::from_micros(100));
+        assert!(exchange(streams, period) >= 10);
     }
 }

@@ -13,7 +13,7 @@ use crate::statistics::{median, percentile, ratio};
 
 const HEAD: [&str; 13] = [
     "traffic",
-    "Lasthop's way",
+    "way",
     "cores",
     "Lasthop / OVS",
     "Lasthop / bridge",
@@ -43,22 +43,26 @@ const BOUNDARY_HEAD: [&str; 8] = [
     "traffic",
     "path",
     "cores",
-    "own process / thread",
+    "own process / switch",
     "half of the pairs",
     "own processes",
-    "threads of the switch",
+    "in the switch",
     "pairs",
 ];
 /// Ours, and the ways of the peers that are beside it.
-const ROWS: [(Way, Way, Option<Way>); 4] = [
-    (Way::LasthopTap, Way::OvsTap, None),
+const ROWS: [(Way, Way, Option<Way>); 6] = [
+    (Way::LasthopTap, Way::OvsTap, Some(Way::BridgeVeth)),
+    (Way::BeforeTap, Way::OvsTap, Some(Way::BridgeVeth)),
+    (Way::OneThread, Way::OvsTap, Some(Way::BridgeVeth)),
     (Way::LasthopVhostNet, Way::OvsTap, None),
     (Way::LasthopPacket, Way::OvsVeth, Some(Way::BridgeVeth)),
     (Way::LasthopXdp, Way::OvsVeth, Some(Way::BridgeVeth)),
 ];
 /// Ways in the order of the table of requests.
-const REQUEST_ROWS: [Way; 8] = [
+const REQUEST_ROWS: [Way; 10] = [
     Way::LasthopTap,
+    Way::BeforeTap,
+    Way::OneThread,
     Way::LasthopVhostNet,
     Way::OvsTap,
     Way::LasthopPacket,
@@ -67,10 +71,10 @@ const REQUEST_ROWS: [Way; 8] = [
     Way::OvsDpdk,
     Way::BridgeVeth,
 ];
-/// Drivers in processes of their own, and as threads.
+/// Interfaces in processes of their own, and in the switch.
 const BOUNDARY: [(Way, Way); 2] = [
-    (Way::LasthopTap, Way::InProcessTap),
-    (Way::LasthopPacket, Way::InProcessPacket),
+    (Way::ProcessTap, Way::LasthopTap),
+    (Way::ProcessPacket, Way::LasthopPacket),
 ];
 const PLACEMENTS: [Placement; 2] = [Placement::Near, Placement::Far];
 
@@ -116,7 +120,7 @@ fn tables(samples: &[Sample], missing: &[Missing]) -> String {
          {flipped} were dropped because the placement flipped or another process was on a core.\n",
         table(&HEAD, &rows),
         table(&REQUESTS_HEAD, &requests(samples)),
-        boundary_text(samples, missing, table),
+        boundary_text(samples, table),
     )
 }
 
@@ -174,7 +178,6 @@ fn row(
     let first = of(samples, ours).next()?;
     let rate = |way| rate(samples, way);
     let bridged = bridge.and_then(rate);
-    // It has no TAP devices.
     let polled = bridge.and_then(|_| rate(Way::OvsDpdk));
     let mut ways = vec![ours, ovs];
     ways.extend(bridge);
@@ -280,27 +283,17 @@ fn request_row(samples: &[&Sample], placement: Placement, way: Way) -> Option<Ve
     ])
 }
 
-fn boundary_text(
-    samples: &[Sample],
-    missing: &[Missing],
-    table: impl Fn(&[&str], &[Vec<String>]) -> String,
-) -> String {
-    let threads = |way: &Way| BOUNDARY.iter().any(|(_, threads)| threads == way);
-    match missing.iter().find(|(way, _)| threads(way)) {
-        Some((_, reason)) => format!("Not measured: {reason}.\n"),
-        None => {
-            let (rows, ratios) = boundary(samples);
-            let all = median(&ratios).map_or_else(String::new, |middle| {
-                let count = ratios.len();
-                format!(
-                    "\nOf all {count} pairs with near cores the median is {middle:.2}x, half of \
-                     them are from {}x.\n",
-                    half(&ratios, 2).replace(" to ", "x to ")
-                )
-            });
-            table(&BOUNDARY_HEAD, &rows) + &all
-        }
-    }
+fn boundary_text(samples: &[Sample], table: impl Fn(&[&str], &[Vec<String>]) -> String) -> String {
+    let (rows, ratios) = boundary(samples);
+    let all = median(&ratios).map_or_else(String::new, |middle| {
+        let count = ratios.len();
+        format!(
+            "\nOf all {count} pairs with near cores the median is {middle:.2}x, half of them are \
+             from {}x.\n",
+            half(&ratios, 2).replace(" to ", "x to ")
+        )
+    });
+    table(&BOUNDARY_HEAD, &rows) + &all
 }
 
 /// A row for each traffic and path, of pairs of samples of the same round; and all the ratios with
@@ -310,8 +303,8 @@ fn boundary(samples: &[Sample]) -> (Vec<Vec<String>>, Vec<f64>) {
     for placement in PLACEMENTS {
         for load in loads(samples) {
             let here = at(samples, placement, load);
-            for (own, threads) in BOUNDARY {
-                let pairs = pairs(&here, own, threads);
+            for (own, in_switch) in BOUNDARY {
+                let pairs = pairs(&here, own, in_switch);
                 let ratios: Vec<f64> = pairs.iter().map(|[own, thread]| own / thread).collect();
                 let Some(middle) = median(&ratios) else {
                     continue;
@@ -341,9 +334,9 @@ fn boundary(samples: &[Sample]) -> (Vec<Vec<String>>, Vec<f64>) {
 }
 
 /// The values of two ways in the rounds in which both were measured.
-fn pairs(samples: &[&Sample], own: Way, threads: Way) -> Vec<[f64; 2]> {
+fn pairs(samples: &[&Sample], own: Way, in_switch: Way) -> Vec<[f64; 2]> {
     let beside = |sample: &Sample| {
-        let thread = of(samples, threads).find(|other| other.round == sample.round)?;
+        let thread = of(samples, in_switch).find(|other| other.round == sample.round)?;
         (thread.value > 0.0).then_some([sample.value, thread.value])
     };
     of(samples, own).filter_map(beside).collect()
@@ -397,11 +390,11 @@ mod tests {
     fn the_boundary_compares_samples_of_the_same_round() {
         let mut samples = Vec::new();
         for (round, [own, thread]) in (1..).zip([[9.0, 10.0], [12.0, 10.0], [8.0, 8.0]]) {
-            samples.push(sample(Way::LasthopTap, Load::TcpOut, round, own));
-            samples.push(sample(Way::InProcessTap, Load::TcpOut, round, thread));
+            samples.push(sample(Way::ProcessTap, Load::TcpOut, round, own));
+            samples.push(sample(Way::LasthopTap, Load::TcpOut, round, thread));
         }
         // Without a partner.
-        samples.push(sample(Way::LasthopTap, Load::TcpOut, 4, 100.0));
+        samples.push(sample(Way::ProcessTap, Load::TcpOut, 4, 100.0));
         let (rows, ratios) = boundary(&samples);
         assert_eq!(ratios, [0.9, 1.2, 1.0]);
         assert_eq!(rows[0][3..5], ["1.00x", "0.90 to 1.20"]);

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::one_thread;
 use crate::peers::lasthop::{Lasthop, start_with};
 use crate::peers::ovs;
 use crate::plan::Plan;
@@ -31,14 +32,18 @@ const START: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Way {
     LasthopTap,
-    /// As [`Way::LasthopTap`], with the drivers as threads of the switch; not for use.
-    InProcessTap,
+    /// As [`Way::LasthopTap`], with a process for each interface.
+    ProcessTap,
+    /// As [`Way::LasthopTap`], with the programs of another build.
+    BeforeTap,
+    /// A thread that decides nothing.
+    OneThread,
     /// TAP devices whose frames the kernel's vhost-net moves.
     LasthopVhostNet,
     OvsTap,
     LasthopPacket,
-    /// As [`Way::LasthopPacket`], like [`Way::InProcessTap`].
-    InProcessPacket,
+    /// As [`Way::LasthopPacket`], like [`Way::ProcessTap`].
+    ProcessPacket,
     LasthopXdp,
     OvsVeth,
     /// Open vSwitch with DPDK, with a thread that polls.
@@ -50,17 +55,17 @@ pub(crate) enum Way {
 
 /// The kernel's back end of virtio-net.
 const VHOST_NET: &str = "/dev/vhost-net";
-/// Folder beside the programs of Lasthop with those of [`Way::InProcessTap`].
-const IN_PROCESS: &str = "in-process";
 
 impl Way {
     /// Neighbours in this order are compared.
-    pub(super) const ALL: [Self; 10] = [
-        Self::InProcessTap,
+    pub(super) const ALL: [Self; 12] = [
+        Self::ProcessTap,
+        Self::BeforeTap,
         Self::LasthopTap,
+        Self::OneThread,
         Self::LasthopVhostNet,
         Self::OvsTap,
-        Self::InProcessPacket,
+        Self::ProcessPacket,
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
@@ -82,10 +87,7 @@ impl Way {
             Self::LasthopVhostNet if !Path::new(VHOST_NET).exists() => {
                 Some(format!("not here: no {VHOST_NET}"))
             }
-            Self::InProcessTap | Self::InProcessPacket => {
-                let switch = plan.bin.join(IN_PROCESS).join("lasthop-switch");
-                (!switch.exists()).then(|| format!("no {}: run 'make bench'", switch.display()))
-            }
+            Self::BeforeTap if plan.before.is_none() => Some("no --before".to_owned()),
             _ => None,
         }
     }
@@ -93,8 +95,8 @@ impl Way {
     /// The plan, with the folder of the programs for this way.
     pub(super) fn plan(self, plan: &Plan) -> Plan {
         let mut plan = plan.clone();
-        if matches!(self, Self::InProcessTap | Self::InProcessPacket) {
-            plan.bin.push(IN_PROCESS);
+        if let (Self::BeforeTap, Some(before)) = (self, &plan.before) {
+            plan.bin = before.clone();
         }
         plan
     }
@@ -102,7 +104,7 @@ impl Way {
     /// Returns the driver between Lasthop and an interface that is not its own.
     pub(super) fn driver(self) -> Option<&'static str> {
         match self {
-            Self::LasthopPacket | Self::InProcessPacket => Some("packet"),
+            Self::LasthopPacket | Self::ProcessPacket => Some("packet"),
             Self::LasthopXdp => Some("xdp"),
             _ => None,
         }
@@ -112,15 +114,27 @@ impl Way {
     pub(super) fn has_taps(self) -> bool {
         matches!(
             self,
-            Self::LasthopTap | Self::InProcessTap | Self::LasthopVhostNet | Self::OvsTap
+            Self::LasthopTap
+                | Self::ProcessTap
+                | Self::BeforeTap
+                | Self::LasthopVhostNet
+                | Self::OvsTap
         )
+    }
+
+    /// The key of a port of the host that gives its interface a process, as a line.
+    pub(super) fn own_process(self) -> &'static str {
+        match self {
+            Self::ProcessTap | Self::ProcessPacket => "driver_process = true\n",
+            _ => "",
+        }
     }
 
     /// The key of a TAP port that chooses what moves its frames, as a line.
     pub(super) fn tap_driver(self) -> &'static str {
         match self {
             Self::LasthopVhostNet => "driver = \"vhost-net\"\n",
-            _ => "",
+            _ => self.own_process(),
         }
     }
 
@@ -137,9 +151,11 @@ impl Way {
         match self {
             Self::OvsTap | Self::OvsVeth => "OVS",
             Self::OvsDpdk => "OVS-DPDK",
+            Self::OneThread => "one thread",
+            Self::BeforeTap => "Lasthop, other build",
             Self::BridgeVeth => "bridge",
             Self::Native => "none",
-            Self::InProcessTap | Self::InProcessPacket => "Lasthop, drivers as threads",
+            Self::ProcessTap | Self::ProcessPacket => "Lasthop, driver processes",
             _ => "Lasthop",
         }
     }
@@ -147,9 +163,11 @@ impl Way {
     /// Over which interface it leads, of Lasthop's.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Self::LasthopTap | Self::InProcessTap | Self::OvsTap => "TAP to TAP",
+            Self::LasthopTap | Self::ProcessTap | Self::OvsTap => "TAP to TAP",
+            Self::OneThread => "TAP to TAP, one thread",
+            Self::BeforeTap => "TAP to TAP, other build",
             Self::LasthopVhostNet => "TAP to TAP, vhost-net",
-            Self::LasthopPacket | Self::InProcessPacket => "TAP to veth, packet",
+            Self::LasthopPacket | Self::ProcessPacket => "TAP to veth, packet",
             Self::LasthopXdp => "TAP to veth, xdp (copy)",
             Self::OvsVeth => "TAP to veth",
             Self::OvsDpdk => "veth to veth, DPDK's packet sockets",
@@ -239,7 +257,7 @@ pub(super) enum Switch {
         /// Processes between it and interfaces of the host.
         drivers: Vec<u32>,
     },
-    Ovs(Vec<Process>),
+    Peer(Vec<Process>),
     Kernel,
 }
 
@@ -268,6 +286,7 @@ impl World {
             Way::OvsTap => world.ovs(false)?,
             Way::OvsVeth => world.ovs(true)?,
             Way::OvsDpdk => world.ovs_dpdk(plan)?,
+            Way::OneThread => world.one_thread()?,
             Way::BridgeVeth => world.bridge()?,
             Way::Native => world.native()?,
             _ => world.lasthop(plan, way)?,
@@ -300,7 +319,8 @@ impl World {
                 let netns = self.host.path();
                 format!(
                     "[[port]]\nname = \"far0\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
-                     driver = \"{driver}\"\nnetns = \"{netns}\"\n"
+                     driver = \"{driver}\"\nnetns = \"{netns}\"\n{}",
+                    way.own_process()
                 )
             }
         };
@@ -311,6 +331,26 @@ impl World {
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;
         let lasthop = Box::new(lasthop);
         self.switch = Switch::Lasthop { lasthop, drivers };
+        Ok(())
+    }
+
+    fn one_thread(&mut self) -> Result<()> {
+        let program = std::env::current_exe()?;
+        let ends = [(&self.near, NEAR), (&self.far, FAR)];
+        let mut words = vec![
+            program.display().to_string(),
+            one_thread::COMMAND.to_owned(),
+        ];
+        words.extend(ends.map(|(namespace, _)| namespace.path()));
+        let log = self.folder.path().join(one_thread::COMMAND);
+        let process = process::start(one_thread::COMMAND, &[], &words, &log)?;
+        for ((namespace, address), name) in ends.into_iter().zip(one_thread::DEVICES) {
+            stop::try_wait("a TAP device", START, || {
+                Ok(namespace.run(&format!("ip link show {name}")).ok())
+            })?;
+            namespace.address(name, address)?;
+        }
+        self.switch = Switch::Peer(vec![process]);
         Ok(())
     }
 
@@ -338,7 +378,7 @@ impl World {
             self.host.run(&format!("ip link set {name} netns {pid}"))?;
             namespace.address(name, address)?;
         }
-        self.switch = Switch::Ovs(vec![switch, database]);
+        self.switch = Switch::Peer(vec![switch, database]);
         Ok(())
     }
 
@@ -361,7 +401,7 @@ impl World {
                  options:dpdk-devargs=net_af_packet{number},iface={name}"
             ))?;
         }
-        self.switch = Switch::Ovs(vec![switch, database]);
+        self.switch = Switch::Peer(vec![switch, database]);
         Ok(())
     }
 
@@ -410,7 +450,7 @@ impl Switch {
                 driver: (!drivers.is_empty())
                     .then(|| drivers.iter().map(|pid| procfs::cpu_seconds(*pid)).sum()),
             },
-            Self::Ovs(processes) => Used {
+            Self::Peer(processes) => Used {
                 switch: processes.iter().map(family).sum(),
                 driver: None,
             },
@@ -439,7 +479,8 @@ pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Resul
         let pid = driver["pid"]
             .as_u64()
             .and_then(|pid| u32::try_from(pid).ok());
-        let is_served = pid.is_some() || driver["in_switch"] == true;
+        // The other build may have other names for it.
+        let is_served = pid.is_some() || driver["in_switch"] == true || way == Way::BeforeTap;
         Ok((is_served && port["state"] == "up").then_some(pid))
     };
     let pids = stop::try_wait("the ports are up", START, || {

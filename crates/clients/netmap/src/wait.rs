@@ -7,16 +7,14 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_short};
-use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use interpose::{Mask, system};
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd};
-use polling::{AdaptivePoll, PollDecision, Sample};
+use polling::{LONGEST_LOOK, Look, Measured, Waiter};
 use rustix::io::Errno;
-use rustix::thread::{current_timer_slack, set_current_timer_slack};
 
 use crate::device::{DEVICES, Device};
 use crate::port::REDIAL;
@@ -27,10 +25,6 @@ use crate::ring::SyncResult;
 const FEW: usize = 64;
 /// Looks between two looks at descriptors of others, while looking on.
 const LOOKS_PER_SYSTEM_CALL: u32 = 64;
-/// Looks in vain between two yields of the core: the other side may wait for it. They count over
-/// all waits, because a sender on the core of its receiver finds room after few looks each time,
-/// and would send without end what is not taken. A program that spins has a core of its own.
-const LOOKS_PER_YIELD: u32 = 8;
 /// Limit of a sleep until more than one slot is free: the other side may not free as many.
 const PATIENCE: Duration = Duration::from_millis(1);
 
@@ -58,25 +52,16 @@ fn mode() -> Mode {
     })
 }
 
-/// The waiting of one thread.
-struct Waiting {
-    poll: AdaptivePoll,
-    /// Looks in vain, over all waits.
-    looks: u32,
-}
-
 thread_local! {
-    static WAITING: RefCell<Option<Waiting>> = const { RefCell::new(None) };
+    static WAITING: RefCell<Option<Waiter>> = const { RefCell::new(None) };
 }
 
-fn with_waiting<T>(act: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
+fn with_waiting<T>(act: impl FnOnce(&mut Waiter) -> T) -> Option<T> {
     // A wait within a signal handler that interrupts another does without.
     let found = WAITING.try_with(|waiting| {
         let mut waiting = waiting.try_borrow_mut().ok()?;
-        let waiting = waiting.get_or_insert_with(|| Waiting {
-            poll: AdaptivePoll::new(polling::Poll::Adaptive),
-            looks: 0,
-        });
+        let waiting = waiting
+            .get_or_insert_with(|| Waiter::new(Look::Memory, LONGEST_LOOK).with_timer_slack());
         Some(act(waiting))
     });
     found.ok().flatten()
@@ -249,11 +234,7 @@ fn tend_if_due(fds: &[pollfd]) {
 #[inline]
 fn note_ready(ready: usize) {
     if ready > 0 && mode() == Mode::Adaptive {
-        with_waiting(|waiting| {
-            if !waiting.poll.is_busy() {
-                waiting.poll.found_frames(sys::time::monotonic());
-            }
-        });
+        with_waiting(Waiter::found);
     }
 }
 
@@ -271,22 +252,16 @@ fn look_on(
             Mode::Sleep => return Ok(None),
             _ => sys::time::monotonic(),
         };
-        if mode == Mode::Adaptive {
-            let next = with_waiting(|waiting| {
-                waiting.looks = waiting.looks.wrapping_add(1);
-                let yields = waiting.looks.is_multiple_of(LOOKS_PER_YIELD);
-                (waiting.poll.found_nothing(now, None), yields)
-            });
-            match next {
-                Some((PollDecision::Poll, true)) => yield_core(now),
-                Some((PollDecision::Poll, false)) => {}
-                Some((PollDecision::Sleep, _)) | None => return Ok(None),
-            }
+        // A program that spins has a core of its own.
+        if mode == Mode::Adaptive && with_waiting(|waiting| waiting.looks_on(now)) != Some(true) {
+            return Ok(None);
         }
         if end.is_some_and(|end| now >= end) {
             return Ok(Some(0));
         }
-        std::hint::spin_loop();
+        if mode == Mode::Spin {
+            std::hint::spin_loop();
+        }
         let mut ready = look_all(fds);
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS_PER_SYSTEM_CALL) {
@@ -300,17 +275,6 @@ fn look_on(
             return Ok(Some(ready));
         }
     }
-}
-
-/// Gives the core to a thread that waits for it; the time that this takes shows whether one does.
-fn yield_core(before: Duration) {
-    std::thread::yield_now();
-    let now = sys::time::monotonic();
-    with_waiting(|waiting| {
-        waiting
-            .poll
-            .yielded(now, now.saturating_sub(before), sys::time::of_thread)
-    });
 }
 
 fn request_all(fds: &[pollfd], patient: bool) -> Option<bool> {
@@ -352,44 +316,23 @@ fn sleep(
     limit: Option<Duration>,
     mask: Mask,
 ) -> Result<usize, Errno> {
-    let before = measure_sleep();
+    let measured = measure_sleep();
     let slept = match fds {
         [fd] if DEVICES.is_ours(fd.fd) => sleep_on_one(fd.fd, limit, mask),
         _ => sleep_on_all(fds, copy, limit, mask),
     };
-    if let Some(before) = before {
-        let cpu = sys::time::of_thread() - before;
-        with_waiting(|waiting| waiting.poll.slept(cpu));
+    if let Some(measured) = measured {
+        with_waiting(|waiting| waiting.slept(measured));
     }
     slept
 }
 
-/// Measures the price of a sleep, now and then. Returns the CPU time of the thread if that of the
-/// sleep that follows is measured.
-fn measure_sleep() -> Option<Duration> {
+/// Measures the price of a sleep, now and then.
+fn measure_sleep() -> Option<Measured> {
     if mode() != Mode::Adaptive {
         return None;
     }
-    match with_waiting(|waiting| waiting.poll.next_sleep())? {
-        Sample::None => None,
-        Sample::CpuTime => Some(sys::time::of_thread()),
-        Sample::WakeUp(time) => {
-            let late = without_slack(|| sys::time::lateness(time));
-            with_waiting(|waiting| waiting.poll.woke_late(late));
-            None
-        }
-    }
-}
-
-/// Calls `act` with timers that end when they are due, not up to 50 µs later.
-fn without_slack<T>(act: impl FnOnce() -> T) -> T {
-    let slack = current_timer_slack().ok();
-    let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let result = act();
-    if let Some(slack) = slack {
-        let _ = set_current_timer_slack(NonZeroU64::new(slack));
-    }
-    result
+    with_waiting(Waiter::before_sleep)
 }
 
 /// One system call: the epoll instance of a device is waited for directly.

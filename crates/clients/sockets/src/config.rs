@@ -17,7 +17,7 @@ const MOST: usize = 7;
 const BUFFERS: std::ops::RangeInclusive<usize> = 4096..=1 << 28;
 /// Bytes of an IP packet.
 const MTUS: std::ops::RangeInclusive<u16> = 1280..=9000;
-/// The longest spin.
+/// The largest bound of a look.
 const MOST_SPIN_US: u64 = 1_000_000;
 
 /// The environment variable of a key.
@@ -62,8 +62,8 @@ pub struct Config {
     pub mtu: u16,
     /// Bytes of each buffer of a socket.
     pub buffer: usize,
-    /// How long a blocking call looks for frames before it sleeps.
-    pub spin: Duration,
+    /// How long a blocking call looks for frames before it sleeps, at most.
+    pub longest_look: Duration,
 }
 
 impl Network {
@@ -159,7 +159,7 @@ impl Config {
             mac: None,
             mtu: 1500,
             buffer: 256 << 10,
-            spin: Duration::from_micros(50),
+            longest_look: polling::LONGEST_LOOK,
         }
     }
 
@@ -243,7 +243,7 @@ impl Config {
             "SPIN_US" => {
                 let spin = value.parse().ok().filter(|spin| *spin <= MOST_SPIN_US);
                 let spin = spin.ok_or_else(|| format!("{value}: expected at most a second"))?;
-                self.spin = Duration::from_micros(spin);
+                self.longest_look = Duration::from_micros(spin);
             }
             _ => return Err("unknown setting".to_owned()),
         }
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(config.routes[1].by, "10.0.0.9".parse::<IpAddr>().unwrap());
         assert_eq!(config.hardware_address(), [2, 0, 0, 0, 0, 7]);
         assert_eq!((config.mtu, config.buffer), (9000, 1 << 20));
-        assert_eq!(config.spin, Duration::ZERO);
+        assert_eq!(config.longest_look, Duration::ZERO);
     }
 
     #[test]

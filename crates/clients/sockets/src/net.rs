@@ -1,7 +1,7 @@
 //! A stack that threads share: who handles frames, and when.
 //!
-//! Every call handles the frames that have come, under one lock. A thread that must wait polls for
-//! a while and then sleeps, on a descriptor of its own that the others signal. One of those who
+//! Every call handles the frames that have come, under one lock. A thread that must wait looks on
+//! while that has been cheaper lately (crate `polling`) and then sleeps, on a descriptor of its own that the others signal. One of those who
 //! sleep, the leader, sleeps on the switch's call and on the stack's timers too. A thread of the
 //! library is the leader while no other thread sleeps or calls:
 //!
@@ -13,6 +13,7 @@
 mod sleepers;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use interpose::{Mask, system};
 use libc::{POLLIN, pollfd};
+use polling::Waiter;
 use rustix::io::Errno;
 
 use crate::config::{Config, Network};
@@ -29,6 +31,7 @@ use crate::stack::{Id, Kind, Options, ReceivedBytes, Stack};
 use crate::{SAY, random};
 pub(crate) use sleepers::Set;
 use sleepers::Sleeper;
+use waits::with_waiter;
 
 /// Time between two looks of the library's thread.
 const LOOK: Duration = Duration::from_millis(10);
@@ -552,7 +555,12 @@ impl Net {
             if is_leader {
                 fds.push(reads(self.events.call()));
             }
+            let longest = self.config.longest_look;
+            let measured = with_waiter(longest, Waiter::before_sleep);
             let result = system::poll(&mut fds, sleep, mask);
+            if let Some(measured) = measured {
+                with_waiter(longest, |waiter| waiter.slept(measured));
+            }
             let (is_ready, is_called) = self.get_up(interests, &own, is_leader);
             lead.is_held = is_leader || is_called;
             result?;
@@ -560,6 +568,9 @@ impl Net {
                 to.revents = from.revents;
             }
             let of_others = others.iter().filter(|fd| fd.revents != 0).count();
+            if of_others > 0 || is_ready {
+                with_waiter(longest, Waiter::found);
+            }
             let is_over = until.is_some_and(|until| now() >= until) || Set::is_other(set);
             if of_others > 0 || is_ready || is_over {
                 return Ok(of_others);
@@ -585,8 +596,7 @@ impl Net {
         until: Option<Duration>,
         set: Option<&Set<'_>>,
     ) -> Result<Option<usize>, Errno> {
-        let began = now();
-        let mut looks: u32 = 0;
+        let (longest, mut looks) = (self.config.longest_look, 0_u32);
         loop {
             let mut state = self.lock();
             state.calls = state.calls.wrapping_add(1);
@@ -600,15 +610,18 @@ impl Net {
             if looks_at_others && others.iter().any(|fd| fd.fd >= 0) {
                 of_others = system::poll(others, Some(Duration::ZERO), Mask::NONE)?;
             }
+            if is_ready || of_others > 0 {
+                with_waiter(longest, Waiter::found);
+            }
             if is_ready || is_over || of_others > 0 {
                 return Ok(Some(of_others));
             }
-            if now().saturating_sub(began) >= self.config.spin {
+            // The switch, which is to bring what is awaited, may have no other core: each look
+            // yields it.
+            if with_waiter(longest, |waiter| waiter.looks_on(now())) != Some(true) {
                 return Ok(None);
             }
             looks = looks.wrapping_add(1);
-            // The switch, which is to bring what is awaited, may have no other core.
-            std::thread::yield_now();
         }
     }
 

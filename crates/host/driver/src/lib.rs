@@ -34,5 +34,3 @@ mod user;
 mod worker;
 
 pub use process::run;
-#[cfg(feature = "in-process")]
-pub use process::run_in_process;

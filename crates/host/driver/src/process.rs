@@ -16,6 +16,7 @@ use ipc::link::{Link, LinkEvent};
 use ipc::supervision::{DriverRequest, EventToDriver, PAIR_THREAD, UserDriverRequest};
 use ipc::timeouts::DRIVER_SETUP;
 use ipc::user_reports::UserQuestion;
+use polling::LONGEST_LOOK;
 use process::sandbox;
 use rustix::event::{PollFd, PollFlags};
 use sys::descriptors::MAX_FDS;
@@ -61,34 +62,11 @@ fn desired(start: &DriverStart) -> Features {
 /// # Errors
 /// The reason why it could not start or continue; it is reported to the supervisor too.
 pub fn run(link: OwnedFd) -> io::Result<()> {
-    run_as(link, Place::OwnProcess)
-}
-
-/// Runs a driver in this thread and threads of its own, in a process that keeps its rights: the
-/// benchmarks compare it with [`run`].
-///
-/// # Errors
-/// As [`run`].
-#[cfg(feature = "in-process")]
-pub fn run_in_process(link: OwnedFd) -> io::Result<()> {
-    run_as(link, Place::Thread)
-}
-
-/// Where a driver runs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// In a process that gives up its rights.
-    OwnProcess,
-    #[cfg(feature = "in-process")]
-    Thread,
-}
-
-fn run_as(link: OwnedFd, place: Place) -> io::Result<()> {
     let mut link = Link::new(link);
     let Some(setup) = receive_start(&mut link)? else {
         return Ok(());
     };
-    let ended = drive(&mut link, setup, place);
+    let ended = drive(&mut link, setup);
     if let Err(ending) = &ended {
         let request = DriverRequest::Ends {
             reason: ending.to_string(),
@@ -423,16 +401,20 @@ fn set_up(
     Ok((region, interfaces))
 }
 
-fn workers(region: &Arc<Region>, interfaces: Vec<Interface>) -> io::Result<Vec<Work>> {
+fn workers(
+    region: &Arc<Region>,
+    interfaces: Vec<Interface>,
+    longest_look: Duration,
+) -> io::Result<Vec<Work>> {
     let pairs = (0..).zip(interfaces);
     let workers = pairs.map(|(pair, interface)| {
-        let worker = Worker::new(region, pair, interface)?;
+        let worker = Worker::new(region, (pair, interface), longest_look)?;
         Ok(Work::Frames(Box::new(worker)))
     });
     workers.collect()
 }
 
-fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), DriverError> {
+fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
     let start = &setup.start;
     link.set_nonblocking()?;
     let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
@@ -444,10 +426,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     // No file can be opened below.
     let ports = setup.user.as_ref().map(|_| HostPorts::read());
     let (region, mut interfaces) = set_up(start, queues, setup.memory)?;
-    let restricted = place == Place::OwnProcess;
-    if restricted {
-        drop_rights(start, is_user)?;
-    }
+    drop_rights(start, is_user)?;
     // The kernel's thread has the rights of its owner, and of its limits of processes.
     interfaces.iter_mut().try_for_each(Interface::attach)?;
     let has_ping = setup.user.as_ref().is_some_and(|user| user.has_ping);
@@ -459,20 +438,19 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     let mail = Mail::new()?;
     // Lines of the log about a worker name its port.
     let port = tracing::info_span!("driver", port = &*start.name).entered();
+    let longest = longest_look(start);
     let workers = match setup.user.zip(ports) {
         Some((user, ports)) => {
             let outbox = mail.outbox.clone();
-            vec![user_work(user, ports, &region, &orders, outbox)?]
+            vec![user_work((user, ports, longest), &region, &orders, outbox)?]
         }
-        None => workers(&region, interfaces)?,
+        None => workers(&region, interfaces, longest)?,
     };
     let rings: Vec<_> = workers.iter().map(Work::rings).collect::<io::Result<_>>()?;
     let mut pool = WorkerPool::spawn(workers, orders, mail)?;
     drop(port);
-    if restricted {
-        restrictions::apply(region.size(), start.queues, start.back_end)
-            .map_err(DriverError::Sandbox)?;
-    }
+    restrictions::apply(region.size(), start.queues, start.back_end)
+        .map_err(DriverError::Sandbox)?;
     connect(&mut front, start, &region, &rings)?;
     drop(rings);
     pool.start();
@@ -500,6 +478,12 @@ fn enter_namespace(namespace: Vec<InterfaceQueue>) -> io::Result<Vec<InterfaceQu
     Ok(Vec::new())
 }
 
+/// Returns the longest look before a sleep.
+fn longest_look(start: &DriverStart) -> Duration {
+    let limit = start.poll_us.map(|us| Duration::from_micros(us.into()));
+    limit.unwrap_or(LONGEST_LOOK)
+}
+
 fn drop_rights(start: &DriverStart, is_user: bool) -> Result<(), DriverError> {
     let process = match is_user {
         true => sandbox::Process::UserDriver(start.port.0),
@@ -510,8 +494,7 @@ fn drop_rights(start: &DriverStart, is_user: bool) -> Result<(), DriverError> {
 
 /// Makes the worker of a user port.
 fn user_work(
-    user: UserSetup,
-    ports: HostPorts,
+    (user, ports, longest_look): (UserSetup, HostPorts, Duration),
     region: &Arc<Region>,
     orders: &Arc<Orders>,
     outbox: Arc<Outbox>,
@@ -523,7 +506,13 @@ fn user_work(
         outbox,
     };
     orders.put_forwards(user.forwards);
-    let worker = UserWorker::new(region, (user.network, ports), orders.clone(), inherited);
+    let worker = UserWorker::new(
+        region,
+        (user.network, ports),
+        orders.clone(),
+        inherited,
+        longest_look,
+    );
     let worker = worker.map_err(DriverError::Worker)?;
     Ok(Work::User(Box::new(worker)))
 }

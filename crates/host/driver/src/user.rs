@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use ipc::driving::UserNetwork;
 use ipc::user_reports::{UserFigures, UserQuestion};
+use polling::{Look, Waiter};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketType};
@@ -170,6 +171,7 @@ pub(crate) struct UserWorker {
     echoes: Echoes,
     leases: KeptLeases,
     gateway: Gateway,
+    waiter: Waiter,
 }
 
 /// Returns whether the system denies this process all IP packets, those over loopback included.
@@ -218,6 +220,7 @@ impl UserWorker {
         (network, ports): (UserNetwork, HostPorts),
         orders: Arc<Orders>,
         inherited: Inheritance,
+        longest_look: Duration,
     ) -> Result<Self, WorkerError> {
         let mut from_switch = Side::new(region, 0, Direction::Inbound)?;
         let to_switch = Side::new(region, 1, Direction::Outbound)?;
@@ -292,6 +295,7 @@ impl UserWorker {
             echoes,
             leases,
             gateway,
+            waiter: Waiter::new(Look::System, longest_look),
         };
         worker.restore(inherited.flows);
         Ok(worker)
@@ -432,13 +436,19 @@ impl UserWorker {
             self.status.reach(requested);
             return Ok(true);
         }
-        let limit = if moved || self.prepare_sleep(is_running)? {
-            Some(Duration::ZERO)
+        if moved {
+            self.waiter.found();
+        }
+        let is_awake = moved || self.waiter.looks_on(Duration::from_nanos(now));
+        if is_awake || self.prepare_sleep(is_running)? {
+            self.wait(Some(Duration::ZERO), is_running)?;
         } else {
             let left = |until: Nanos| Duration::from_nanos(until.saturating_sub(now));
-            self.sleep_limit().map(left)
-        };
-        self.wait(limit, is_running)?;
+            let limit = self.sleep_limit().map(left);
+            let measured = self.waiter.before_sleep();
+            self.wait(limit, is_running)?;
+            self.waiter.slept(measured);
+        }
         Ok(false)
     }
 

@@ -5,10 +5,12 @@
 //! loop:  in      interface -> free buffers -> submitted to the switch, at most a batch; one kick
 //!        out     buffers from the switch -> interface, at most a batch; submitted again; one kick
 //!        pause   when neither moved anything, of a TAP device once after many frames: moderation
-//!        sleep   when neither moved anything: request kicks, check once more, wait
+//!        look on when neither moved anything, as long as the next frame is likely to come soon
+//!        sleep   else: request kicks, check once more, wait
 //! ```
 //!
-//! There is no polling. Wake-ups are edges (`EPOLLET`), which saves reads of event descriptors: a
+//! Before a sleep it looks on while that is cheaper (crate `polling`, the rule of the switch's
+//! workers). Wake-ups are edges (`EPOLLET`), which saves reads of event descriptors: a
 //! worker only sleeps after it has emptied what it sleeps on. If one side takes no more, the other
 //! is not read: frames of the switch wait in its queue (it counts overflow as drops), frames of the
 //! interface in the interface.
@@ -18,7 +20,6 @@
 //! then, once the switch delivers nothing more, until the interface has taken all the rest
 //! ([`Phase::Stopped`]).
 
-mod moderation;
 #[cfg(test)]
 mod tests;
 
@@ -30,15 +31,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ipc::driving::DriverCounters;
+use netio::{Moderation, PAUSE};
+use polling::{Look, Waiter};
 use rustix::event::epoll;
 use sys::event;
+use sys::time::monotonic;
 use vhost_frontend::queue::{Direction, Fault, Queue};
 use vhost_frontend::region::{QueuePlace, Region};
 
 use crate::frames::{BATCH, HEADER, IncomingFrame, Interface, OutgoingFrame, Stop, is_lost};
 use crate::free_buffers::FreeBuffers;
 use crate::user::SettingsError;
-use moderation::{Moderation, PAUSE};
 
 /// Interval of retries when the system had no memory, or no room for a frame.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -262,6 +265,7 @@ pub(crate) struct Worker {
     /// The system had no memory for received frames.
     short: bool,
     moderation: Moderation,
+    waiter: Waiter,
     /// Kept for their memory.
     arrived: Vec<IncomingFrame>,
     outgoing: Vec<OutgoingFrame>,
@@ -273,12 +277,16 @@ pub(crate) struct Worker {
 unsafe impl Send for Worker {}
 
 impl Worker {
-    /// Returns the worker of queue pair `pair`; its buffers for frames of the switch are submitted
-    /// already.
+    /// Returns the worker of a queue pair; its buffers for frames of the switch are submitted
+    /// already. It looks for at most `longest_look` before a sleep.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn new(region: &Arc<Region>, pair: u16, interface: Interface) -> io::Result<Self> {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        (pair, interface): (u16, Interface),
+        longest_look: Duration,
+    ) -> io::Result<Self> {
         let from_switch = Side::new(region, 2 * pair, Direction::Inbound)?;
         let to_switch = Side::new(region, 2 * pair + 1, Direction::Outbound)?;
         let status = Arc::new(WorkerStatus::new(interface.reports_drops())?);
@@ -301,6 +309,7 @@ impl Worker {
             sending: Stop::Done,
             short: false,
             moderation: Moderation::default(),
+            waiter: Waiter::new(Look::System, longest_look),
             arrived: Vec::with_capacity(BATCH),
             outgoing: Vec::with_capacity(BATCH),
             back: Vec::with_capacity(shape.entries.into()),
@@ -351,6 +360,7 @@ impl Worker {
         };
         let sent = self.send()?;
         if received || sent {
+            self.waiter.found();
             return Ok(false);
         }
         if requested != Phase::Running
@@ -365,8 +375,10 @@ impl Worker {
             && requested == Phase::Running
         {
             std::thread::sleep(PAUSE);
-        } else if !self.prepare_sleep(requested)? {
+        } else if !self.waiter.looks_on(monotonic()) && !self.prepare_sleep(requested)? {
+            let measured = self.waiter.before_sleep();
             self.sleep()?;
+            self.waiter.slept(measured);
         }
         Ok(false)
     }

@@ -347,6 +347,8 @@ pub struct DriverStart {
     pub queues: u16,
     /// Parameters of [`BackEnd::Xdp`]; the umem follows the connection.
     pub xdp: Option<XdpStart>,
+    /// Longest look before a sleep, microseconds; `None`: as long as a sleep costs.
+    pub poll_us: Option<u16>,
 }
 
 /// Properties of an interface with `AF_XDP` sockets.

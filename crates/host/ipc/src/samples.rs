@@ -528,6 +528,7 @@ fn events_to_driver() -> Vec<EventToDriver> {
             longest: 1514,
             unfinished: true,
         }),
+        poll_us: Some(50),
     };
     vec![
         EventToDriver::Start(start),

@@ -47,7 +47,7 @@ use super::record::{
 use super::reply::Reply;
 use super::shares::{self, Shares};
 pub(super) use driver::RenewalResult;
-use driver::{Driver, History, NoAnswer, Share};
+use driver::{Driver, History, NoAnswer, ProcessStart, Share};
 use resolvers::HostResolvers;
 
 /// Time for processes to end when Lasthop stops: 1 second.
@@ -381,11 +381,16 @@ impl Drivers {
         self.all.iter_mut().for_each(Driver::lose_switch);
     }
 
-    /// Polls all drivers and returns answers for the switch.
-    pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Reply> {
+    /// Polls all drivers and returns answers for the switch. `poll_us` holds for new processes: see
+    /// [`DriverStart::poll_us`](ipc::driving::DriverStart::poll_us).
+    pub(super) fn poll(&mut self, binaries: &Binaries, poll_us: Option<u16>) -> Vec<Reply> {
         self.dying.retain_mut(|child| child.has_died().is_none());
         self.follow_networks();
-        let groups = &mut self.groups;
+        let mut start = ProcessStart {
+            binaries,
+            groups: &mut self.groups,
+            poll_us,
+        };
         let flows = |driver: &Driver| driver.descriptors().1;
         let (most, mut sum) = (
             Shares::now().flows(),
@@ -394,7 +399,7 @@ impl Drivers {
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = &*driver.spec.name).entered();
             let others = sum - flows(driver);
-            let reply = driver.poll(binaries, groups, shares::of_one(most, others));
+            let reply = driver.poll(&mut start, shares::of_one(most, others));
             sum = others + flows(driver);
             reply
         };

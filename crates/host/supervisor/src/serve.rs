@@ -52,7 +52,8 @@ pub(super) fn serve(supervisor: &mut Supervisor, signals: &OwnedFd) -> io::Resul
 /// Polls the drivers, and sends the switch what it gets of them.
 pub(super) fn poll_drivers(supervisor: &mut Supervisor) {
     let serving = supervisor.hand_over.serving();
-    for reply in supervisor.drivers.poll(&supervisor.binaries) {
+    let poll_us = supervisor.setup.settings.poll_us;
+    for reply in supervisor.drivers.poll(&supervisor.binaries, poll_us) {
         reply.send_by(|event, fds| supervisor.send::<Switch>(serving, event, fds));
     }
 }

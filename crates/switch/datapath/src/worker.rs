@@ -49,7 +49,7 @@ use wire::build::PacketBuilder;
 use crate::forward::cycles::TickRate;
 use crate::forward::egress::Output;
 use crate::forward::limits::PortLimits;
-use crate::forward::switch::Switch;
+use crate::forward::switch::{Pause, Switch};
 use crate::ports::attached::AttachedPort;
 use crate::ports::batch::BATCH;
 use crate::ports::faults::faults;
@@ -261,6 +261,10 @@ impl Worker {
             self.loads.insert((port, pair), 0);
         }
         self.served.serve((port, pair));
+        let attached = self.switch.port_mut(port);
+        if attached.is_some_and(|port| port.interface().is_some()) {
+            self.served.note_interface((port, pair));
+        }
         self.activate(port, pair);
         Ok(())
     }
@@ -538,8 +542,7 @@ impl Worker {
                     if self.pauses(at, (port, pair)) {
                         continue;
                     }
-                    let rests = self.switch.port_mut(port).is_some_and(|p| p.rests(pair));
-                    if rests
+                    if self.rests((port, pair), time)
                         || self.active.is_quiet(at)
                             && !self.pacing.poll.never_sleeps()
                             && !self.enable_kicks(port, pair)
@@ -627,6 +630,20 @@ impl Worker {
         while let Some((port, pair)) = self.paused.take_waiting() {
             self.active.add(port, pair);
         }
+    }
+
+    /// Returns whether a pair without frames need not be polled, because an event tells when it has
+    /// some. One that had many small ones is left alone for a while first.
+    fn rests(&mut self, (port, pair): (PortId, u16), now: Duration) -> bool {
+        let Some(attached) = self.switch.port_mut(port) else {
+            return false;
+        };
+        let rests = attached.rests(pair);
+        if rests && attached.gathers(pair) {
+            let until = Pause::Until(nanos(now + netio::PAUSE));
+            self.paused.add((port, pair), until);
+        }
+        rests
     }
 
     /// Pauses the pair at this index, if its frames may not be sent yet.

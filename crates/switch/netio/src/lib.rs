@@ -20,6 +20,7 @@
 //! send      writing them
 //! ```
 
+mod moderation;
 mod outbox;
 mod receive;
 mod send;
@@ -37,6 +38,7 @@ use wire::virtio::features::Features;
 use wire::virtio::net::{self, NetHeader};
 use wire::virtio::shape;
 
+pub use moderation::{Moderation, PAUSE};
 pub use outbox::{ArrangedGroup, HEAD, MAX_HEAD, MAX_PIECES, Outbox};
 pub use receive::Receiver;
 pub use send::Sender;

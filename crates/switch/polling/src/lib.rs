@@ -1,5 +1,6 @@
 //! One rule of waiting: when a thread that waits for frames looks on, and when it requests
-//! notifications and sleeps. Workers and the netmap library follow it.
+//! notifications and sleeps. Workers, drivers, and the netmap and sockets libraries
+//! follow it.
 //!
 //! **The price.** A look costs its time. A sleep costs the CPU time of falling asleep and waking,
 //! and the wake-up that the peer waits for. Both are measured while the thread runs: the first
@@ -37,13 +38,15 @@
 //! doubles when the next longer look meets another thread again.
 //!
 //! The decision is one of the thread, not of a queue: the core sleeps only when all queues are
-//! empty, so the relevant waits are those for frames of any queue. This module reads no clock.
+//! empty, so the relevant waits are those for frames of any queue. No clock is read but by
+//! [`Waiter`], which is the whole for a thread that does little else before it sleeps.
 
 mod balance;
 mod price;
 mod shared_core;
 #[cfg(test)]
 mod tests;
+mod waiter;
 
 use std::time::Duration;
 
@@ -51,6 +54,7 @@ use balance::Balance;
 use price::Price;
 pub use price::Sample;
 use shared_core::SharedCore;
+pub use waiter::{Look, Measured, Waiter};
 
 /// The longest look without a setting, microseconds: longer than the wake-up of most machines.
 pub const LONGEST_LOOK: Duration = Duration::from_micros(100);

@@ -31,6 +31,9 @@ impl UserWorker {
             return Ok(());
         }
         let now = now();
+        if events.len() > 0 {
+            self.waiter.found();
+        }
         for event in events {
             let (tag, flags) = (Tag::of(event.data), event.flags);
             match tag.kind() {

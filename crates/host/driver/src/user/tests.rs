@@ -133,7 +133,13 @@ impl World {
             flows,
             outbox: outbox.clone(),
         };
-        let worker = UserWorker::new(&region, (network, ports), Arc::default(), inherited);
+        let worker = UserWorker::new(
+            &region,
+            (network, ports),
+            Arc::default(),
+            inherited,
+            Duration::ZERO,
+        );
         Self {
             outbox,
             kept,

@@ -55,7 +55,7 @@ fn at_rest() -> (Arc<Region>, [OwnedFd; 2], Worker) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let kept = ends.0.try_clone().unwrap();
     let interface = Interface::new(BackEnd::Tap, ends.0, true);
-    let worker = Worker::new(&region, 0, interface).unwrap();
+    let worker = Worker::new(&region, (0, interface), Duration::ZERO).unwrap();
     (region, [ends.1, kept], worker)
 }
 

@@ -57,6 +57,14 @@ pub(super) struct History {
     pub(super) restarts: u32,
 }
 
+/// What a new process needs.
+pub(super) struct ProcessStart<'a> {
+    pub(super) binaries: &'a Binaries,
+    pub(super) groups: &'a mut DriverGroups,
+    /// See [`DriverStart::poll_us`].
+    pub(super) poll_us: Option<u16>,
+}
+
 /// State of one driver.
 pub(super) struct Driver {
     pub(super) spec: DriverSpec,
@@ -253,12 +261,7 @@ impl Driver {
 
     /// Polls the driver. Returns the answer to a dial, or another message to the switch, if there
     /// is one. `kept_most`: maximum number of flows of a user port that may outlive its process.
-    pub(super) fn poll(
-        &mut self,
-        binaries: &Binaries,
-        groups: &mut DriverGroups,
-        kept_most: u64,
-    ) -> Option<Reply> {
+    pub(super) fn poll(&mut self, start: &mut ProcessStart<'_>, kept_most: u64) -> Option<Reply> {
         self.receive(kept_most);
         self.reap(kept_most);
         self.ping();
@@ -272,7 +275,7 @@ impl Driver {
             return None;
         }
         let is_quarantined = self.dial.as_ref()?.is_quarantined;
-        let connected = self.connect(binaries, groups, is_quarantined);
+        let connected = self.connect(start, is_quarantined);
         let connected = connected.transpose()?;
         self.reason = connected.as_ref().err().map(ToString::to_string);
         Some(self.dial.take()?.answered(connected))
@@ -588,8 +591,7 @@ impl Driver {
     /// a process is due.
     fn connect(
         &mut self,
-        binaries: &Binaries,
-        groups: &mut DriverGroups,
+        start: &mut ProcessStart<'_>,
         is_quarantined: bool,
     ) -> Result<Option<Connection>, DriverError> {
         if self.is_alive() {
@@ -623,16 +625,16 @@ impl Driver {
         if let Some(next) = self.renewal.as_mut().and_then(Renewal::take_child) {
             self.install(next);
         } else if let Some(child) = &mut self.child {
-            if !child.restart_if_due(binaries) {
+            if !child.restart_if_due(start.binaries) {
                 return Ok(None);
             }
         } else {
-            let started = DriverChild::start(binaries);
+            let started = DriverChild::start(start.binaries);
             let started = started.map_err(DriverError::NoProcess)?;
             self.child = Some(started.restarted(self.restarts_before));
         }
         self.killed = false;
-        self.start_process(groups, choice)
+        self.start_process(start, choice)
             .map(|socket| Some(Connection::Process(socket)))
             .map_err(|error| {
                 self.kill();
@@ -671,7 +673,11 @@ impl Driver {
     }
 
     /// Starts a new process. Returns the switch's end of the connection.
-    fn start_process(&mut self, groups: &mut DriverGroups, choice: Choice) -> io::Result<OwnedFd> {
+    fn start_process(
+        &mut self,
+        process: &mut ProcessStart<'_>,
+        choice: Choice,
+    ) -> io::Result<OwnedFd> {
         let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let given = match device.hand_over(choice) {
             Ok(given) => given,
@@ -686,7 +692,7 @@ impl Driver {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let (memory, xdp) = given.xdp.unzip();
         let queues = given.queues.len() as u16;
-        self.enter(groups, queues, given.back_end);
+        self.enter(process.groups, queues, given.back_end);
         let start = DriverStart {
             port: self.spec.port,
             name: self.spec.name.to_string(),
@@ -694,6 +700,7 @@ impl Driver {
             uso: given.uso,
             queues,
             xdp,
+            poll_us: process.poll_us,
         };
         let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
         let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();

@@ -82,7 +82,7 @@ impl World {
     /// Polls until the process is gone; returns the reason.
     fn end_reason(&mut self) -> String {
         wait_until("its process ends", || {
-            self.drivers.poll(&Binaries::of_nothing());
+            self.drivers.poll(&Binaries::of_nothing(), None);
             self.drivers.all[0].state().pid.is_none()
         });
         self.drivers.states()[0].reason.clone().unwrap()
@@ -162,7 +162,7 @@ fn a_dial_is_answered_though_its_driver_goes() {
     assert!(world.drivers.dial(PortId(3), false));
     world.drivers.set(Vec::new()).unwrap();
     assert!(world.drivers.due().is_some(), "at once");
-    let answers = world.drivers.poll(&Binaries::of_nothing());
+    let answers = world.drivers.poll(&Binaries::of_nothing(), None);
     assert_eq!(answers.len(), 1);
     assert!(answers[0].fds.is_empty());
     let error = Some("its driver was replaced".to_owned());
@@ -171,7 +171,7 @@ fn a_dial_is_answered_though_its_driver_goes() {
         answers[0].event,
         EventToSwitch::Dialed { port, path, error }
     );
-    assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
+    assert!(world.drivers.poll(&Binaries::of_nothing(), None).is_empty());
 }
 
 #[test]
@@ -179,9 +179,9 @@ fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     let mut world = world();
     assert!(world.drivers.dial(PortId(3), false));
     // The interface cannot be opened, which would be the answer.
-    assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
+    assert!(world.drivers.poll(&Binaries::of_nothing(), None).is_empty());
     wait_until("an answer", || {
-        !world.drivers.poll(&Binaries::of_nothing()).is_empty()
+        !world.drivers.poll(&Binaries::of_nothing(), None).is_empty()
     });
     assert!(world.drivers.states()[0].pid.is_none());
     assert!(world.has_ended());
@@ -195,10 +195,10 @@ fn counters_of_a_driver_come_with_its_answer_to_a_ping() {
         ..DriverCounters::from_array([3, 4, 500, 6, 700, 8])
     };
     // It sends the first ping.
-    world.drivers.poll(&Binaries::of_nothing());
+    world.drivers.poll(&Binaries::of_nothing(), None);
     world.sends(&DriverRequest::Pong(counters));
     wait_until("its counters come", || {
-        world.drivers.poll(&Binaries::of_nothing());
+        world.drivers.poll(&Binaries::of_nothing(), None);
         world.drivers.states()[0].counters == counters
     });
 }
@@ -316,7 +316,7 @@ fn the_link_of_a_killed_driver_is_not_polled() {
     world.reports_end("it is over");
     world.reports_end("it is over");
     wait_until("its link is not polled", || {
-        world.drivers.poll(&Binaries::of_nothing());
+        world.drivers.poll(&Binaries::of_nothing(), None);
         world.drivers.sources().count() == 1
     });
     tracer.kill().unwrap();
@@ -336,7 +336,7 @@ fn a_driver_that_does_not_die_blocks_nothing() {
     tracer.kill().unwrap();
     tracer.wait().unwrap();
     wait_until("it is dead", || {
-        world.drivers.poll(&Binaries::of_nothing());
+        world.drivers.poll(&Binaries::of_nothing(), None);
         world.drivers.dying.is_empty()
     });
 }

@@ -17,6 +17,8 @@ use crate::ports::batch::BATCH;
 
 /// Largest bill, in multiples of the recent cost of batches of its size.
 const OUTLIER: u64 = 16;
+/// Largest bill at all, ticks: about a second. The counter of a suspended machine jumps.
+const MAX_BILL: u64 = 1 << 32;
 /// Load that stands for the fixed costs of a batch.
 const LOAD_PER_BATCH: u64 = BATCH as u64 / 4;
 /// Divisor of the latest batch's part in the average: 1 / 64.
@@ -161,8 +163,8 @@ impl Meter {
         let load = load.max(1);
         let total = ticks.switching + ticks.copying;
         let most = match self.rate {
-            0 => u64::MAX,
-            rate => (rate * (load + LOAD_PER_BATCH) * OUTLIER / PARTS).max(1),
+            0 => MAX_BILL,
+            rate => (rate * (load + LOAD_PER_BATCH) * OUTLIER / PARTS).clamp(1, MAX_BILL),
         };
         let billed = total.min(most);
         self.total += billed;
@@ -225,6 +227,20 @@ mod tests {
         let total = cut.switching + cut.copying;
         assert!((9_500..100_000).contains(&total), "{cut:?}");
         assert!(cut.switching * 1000 < total && cut.copying > 0, "{cut:?}");
+    }
+
+    #[test]
+    fn a_jump_of_the_counter_overflows_nothing() {
+        let mut meter = meter();
+        for load in [1, 64, 64 * 64 * 1024 / BYTES_PER_LOAD] {
+            for _ in 0..200 {
+                let cut = meter.bill(bill(1 << 62, 1 << 62), load, true);
+                assert!(cut.switching + cut.copying <= MAX_BILL, "{cut:?}");
+            }
+        }
+        let before = meter.total();
+        meter.bill(bill(u64::MAX / 2, 0), 1, false);
+        assert!(meter.total() > before);
     }
 
     #[test]

@@ -100,6 +100,13 @@ impl AttachedPort {
         interface.is_some_and(|interface| !interface.has_frames(pair))
     }
 
+    /// Returns whether `pair`, which [rests](Self::rests), is to be left alone for the time of
+    /// [`netio::PAUSE`]: its next frames are taken together then.
+    pub fn gathers(&mut self, pair: u16) -> bool {
+        let interface = self.interface.as_deref_mut();
+        interface.is_some_and(|interface| interface.end_burst(pair))
+    }
+
     /// Returns the next queue with a new fault. Each fault is returned once. Queues that another
     /// worker has locked are skipped: then `all` is set to false.
     pub fn take_fault(&mut self, all: &mut bool) -> Option<(u16, QueueFailure)> {

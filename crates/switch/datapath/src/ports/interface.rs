@@ -196,6 +196,13 @@ impl InterfacePort {
         pair.is_some_and(|pair| pair.receive.with(|queue| queue.may_have_frames()))
     }
 
+    /// Returns whether a pair without frames is to be left alone for the time of [`netio::PAUSE`],
+    /// because many small ones came lately.
+    pub fn end_burst(&mut self, pair: u16) -> bool {
+        let pair = self.pairs.get_mut(usize::from(pair));
+        pair.is_some_and(|pair| pair.receive.with(ReceiveQueue::end_burst))
+    }
+
     /// Returns the next queue with a new fault. Each fault is returned once. Queues that another
     /// worker has locked are skipped: then `all` is set to false.
     pub fn take_fault(&mut self, all: &mut bool) -> Option<(u16, InterfaceFault)> {

@@ -19,6 +19,8 @@ pub(super) struct ServedPairs {
     ports: Vec<PortId>,
     /// Pairs of such ports.
     first: Vec<Pair>,
+    /// Pairs of interfaces: events tell when they have frames, and nothing else does.
+    interfaces: Vec<Pair>,
 }
 
 impl ServedPairs {
@@ -28,9 +30,20 @@ impl ServedPairs {
         self.choose();
     }
 
+    /// Notes that a served pair is one of an interface.
+    pub(super) fn note_interface(&mut self, pair: Pair) {
+        self.interfaces.push(pair);
+    }
+
+    /// Returns whether a pair of an interface is served.
+    pub(super) fn has_interfaces(&self) -> bool {
+        !self.interfaces.is_empty()
+    }
+
     /// Notes that the worker serves a pair no longer.
     pub(super) fn leave(&mut self, pair: Pair) {
         self.all.retain(|served| *served != pair);
+        self.interfaces.retain(|served| *served != pair);
         self.choose();
     }
 

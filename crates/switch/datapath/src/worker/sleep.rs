@@ -257,6 +257,12 @@ impl Worker {
             }
             return self.wait_for_events(Some(Duration::ZERO));
         }
+        let looks = self.served.has_interfaces() && self.paused.next().is_none();
+        if looks && self.found_nothing(now) == PollDecision::Poll {
+            // The next frame of an interface is likely to come before a sleep would pay off.
+            self.yield_core();
+            return self.wait_for_events(Some(Duration::ZERO));
+        }
         if self.switch.has_pending()
             && self.pacing.answers.found_nothing(now, None) == PollDecision::Poll
         {

@@ -36,7 +36,8 @@ pub(in crate::cli) struct NetRun {
     /// Bytes of each buffer of a socket, 4K to 256M [default: 256K]
     #[arg(long, value_name = "BYTES")]
     pub(in crate::cli) buffer: Option<String>,
-    /// Time for which a blocking call looks for frames before it sleeps, microseconds [default: 50]
+    /// Maximum time for which a blocking call looks for frames before it sleeps, microseconds
+    /// [default: 100]
     #[arg(long, value_name = "N")]
     pub(in crate::cli) spin_us: Option<String>,
     /// Leave the host's network to what is not the port's: loopback, abstract Unix sockets, other

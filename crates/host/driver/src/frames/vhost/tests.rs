@@ -58,7 +58,7 @@ fn at_rest() -> (World, Worker) {
         tap: other,
     };
     let interface = Interface::VhostNet(Box::new(vhost));
-    let worker = Worker::new(&region, 0, interface).unwrap();
+    let worker = Worker::new(&region, (0, interface), Duration::ZERO).unwrap();
     let calls = worker.rings().unwrap();
     let calls = calls.each_ref().map(|ring| {
         let call = ring.queue().call;

@@ -18,7 +18,12 @@ fn all_flows_are_kept_that_a_process_has_handed_over_when_it_dies() {
     }
     driver.child.as_ref().unwrap().kill();
     wait_until("it dies", || driver.has_died());
-    driver.poll(&Binaries::of_nothing(), &mut DriverGroups::default(), 100);
+    let mut start = ProcessStart {
+        binaries: &Binaries::of_nothing(),
+        groups: &mut DriverGroups::default(),
+        poll_us: None,
+    };
+    driver.poll(&mut start, 100);
     let kept = driver.user.flows.as_ref().unwrap();
     assert_eq!(kept.sockets().count(), 3);
     assert!(!driver.is_alive());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipc::driving::DriverCounters;
 use ipc::figures::QueueCounts;
 use memory::Segment;
-use netio::{BUFFER, HEADER, Kind, ReceivedFrame, Receiver, Stop};
+use netio::{BUFFER, HEADER, Kind, Moderation, ReceivedFrame, Receiver, Stop};
 use port::{DropReason, MAX_FRAME};
 use wire::virtio::features::Features;
 
@@ -42,6 +42,8 @@ pub(super) struct ReceiveQueue {
     readable: bool,
     /// The last frames were long.
     long: bool,
+    /// Of the queue of a TAP device, which takes a system call for each frame.
+    moderation: Option<Moderation>,
     pub(super) fault: Fault,
     interface: DriverCounters,
     pub(super) counts: QueueCounts,
@@ -63,6 +65,7 @@ impl ReceiveQueue {
             leased: 0,
             readable: true,
             long: false,
+            moderation: (kind == Kind::Tap).then(Moderation::default),
             fault: Fault::default(),
             interface: DriverCounters::default(),
             counts: QueueCounts::default(),
@@ -86,6 +89,12 @@ impl ReceiveQueue {
 
     pub(super) fn may_have_frames(&self) -> bool {
         !self.fault.is_some() && (self.readable || self.next < self.frames.len())
+    }
+
+    /// Notes that the queue is empty. Returns whether to leave it alone for the time of
+    /// [`netio::PAUSE`].
+    pub(super) fn end_burst(&mut self) -> bool {
+        self.moderation.as_mut().is_some_and(Moderation::end_burst)
     }
 
     /// Returns the counters of what the interface has received.
@@ -137,6 +146,9 @@ impl ReceiveQueue {
         }
         let new = &self.frames[first..];
         self.long = new.iter().any(|frame| frame.len >= LONG);
+        if let Some(moderation) = &mut self.moderation {
+            new.iter().for_each(|frame| moderation.received(frame.len));
+        }
         !new.is_empty()
     }
 

@@ -436,3 +436,20 @@ fn a_lost_interface_is_reported_once_and_takes_no_more() {
     let drops: Vec<_> = rig.port.drops().collect();
     assert_eq!(drops, [(0, DropReason::InterfaceRefused, 1)]);
 }
+
+#[test]
+fn many_small_frames_are_followed_by_one_pause_and_long_ones_by_none() {
+    let mut rig = Rig::new();
+    let mut all = |len: usize, frames: usize| {
+        (0..frames).for_each(|_| rig.arrives(PLAIN, &vec![7; len]));
+        rig.port.note_edge(0);
+        let taken = rig.take(BatchLimit::MOST, 64);
+        assert_eq!(taken.len(), frames);
+        rig.take(BatchLimit::MOST, 64);
+        assert!(!rig.port.has_frames(0), "all were read");
+        [(); 2].map(|()| rig.port.end_burst(0))
+    };
+    assert_eq!(all(60, 10), [true, false]);
+    assert_eq!(all(60, 3), [false, false], "a request and its answer");
+    assert_eq!(all(9000, 3), [false, false]);
+}

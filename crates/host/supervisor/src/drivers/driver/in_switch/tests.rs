@@ -58,7 +58,7 @@ fn ip(words: &str) {
 impl Drivers {
     /// Returns the messages to the switch.
     fn says(&mut self) -> Vec<Reply> {
-        self.poll(&Binaries::of_nothing())
+        self.poll(&Binaries::of_nothing(), None)
     }
 
     /// Dials for the port; returns the only message to the switch.

@@ -1,10 +1,11 @@
-//! Receive moderation: a pause of the worker before it requests notifications.
+//! Receive moderation: a pause before an interface is waited for.
 //!
-//! Small frames in close succession wake a worker again and again, each time for a few of them, and
-//! their sender pays for that too: a wake-up costs as much as forwarding several frames. So after a
-//! burst of many frames the worker pauses once without requesting notifications, and takes the
-//! frames of that time together (interrupt moderation, as in drivers of network cards). As long as
-//! each pause brings many, another one follows.
+//! Small frames in close succession wake a thread again and again, each time for a few of them, and
+//! their sender pays for that too: a wake-up costs as much as forwarding several frames. Few frames
+//! also leave little to coalesce. So after a burst of many frames the thread leaves the interface
+//! alone for a while, and takes the frames of that time together (interrupt moderation, as in
+//! drivers of network cards). As long as each pause brings many, another one follows. A driver
+//! process sleeps meanwhile, a worker of the switch serves others.
 //!
 //! A burst is all small frames between two idle turns. A short one, as of a request and its reply,
 //! is followed by no pause, so that a pause delays frames only if there are [`MIN_BURST`] of them
@@ -19,11 +20,11 @@ const LARGE: u32 = 2048;
 /// Small frames in one direction that are worth a pause.
 const MIN_BURST: usize = 4;
 /// Length of a pause, in microseconds. At that rate [`MIN_BURST`] are 80 000 frames a second.
-pub(super) const PAUSE: Duration = Duration::from_micros(50);
+pub const PAUSE: Duration = Duration::from_micros(50);
 
 /// Moderation state: see the module.
 #[derive(Debug, Default)]
-pub(super) struct Moderation {
+pub struct Moderation {
     /// Small frames of this burst.
     received: usize,
     sent: usize,
@@ -31,17 +32,18 @@ pub(super) struct Moderation {
 
 impl Moderation {
     /// Counts a frame of the interface: `len` bytes.
-    pub(super) fn received(&mut self, len: u32) {
+    pub fn received(&mut self, len: u32) {
         self.received += usize::from(len < LARGE);
     }
 
     /// Counts a frame for the interface: `len` bytes.
-    pub(super) fn sent(&mut self, len: u32) {
+    pub fn sent(&mut self, len: u32) {
         self.sent += usize::from(len < LARGE);
     }
 
     /// Ends the burst. `true` when a pause is worth while.
-    pub(super) fn end_burst(&mut self) -> bool {
+    #[must_use]
+    pub fn end_burst(&mut self) -> bool {
         let Self { received, sent } = std::mem::take(self);
         received.max(sent) >= MIN_BURST
     }
