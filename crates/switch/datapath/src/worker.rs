@@ -298,12 +298,8 @@ impl Worker {
                 return;
             }
             let now = self.now();
-            self.switch.serve(port, pair, now, &mut self.control);
-            if let Some(pause) = self.switch.take_pause() {
-                // They have reached a limit, and are not waited for.
-                let now = nanos(self.upkeep.started.elapsed());
-                return self.switch.give_up(&pause, now);
-            }
+            let pair = (port, pair);
+            self.switch.serve_last(pair, now, &mut self.control);
         }
     }
 

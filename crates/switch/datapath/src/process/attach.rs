@@ -525,8 +525,8 @@ impl Attachment {
         let interface = self.interface.take()?;
         let id = self.context.config.id;
         workers.detach_interface(id);
-        let counters = interface::counters(id, workers).unwrap_or(interface.reported);
-        workers.remove_interface(id);
+        let counters = workers.remove_interface(id);
+        let counters = counters.unwrap_or(interface.reported);
         workers.each(move |w| w.switch.guest_disconnected(id));
         if let Some(reason) = reason
             && let Some(suppressed) = self.context.event_limits.log_line()

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ipc::driving::DriverCounters;
 use ipc::keeping::ThreadSlots;
 use ipc::supervision::Poll;
 use port::counters::Counters;
@@ -221,15 +222,15 @@ impl Workers {
     }
 
     /// Removes the interface of a port when its queues are out of service. Frames that wait for it
-    /// are written once more, and else dropped.
-    pub fn remove_interface(&self, port: PortId) {
+    /// are written once more, and else dropped. Returns its last counters, if there was one.
+    pub fn remove_interface(&self, port: PortId) -> Option<DriverCounters> {
         let removed = self.each(move |w| w.switch.port_mut(port)?.set_interface(None));
-        if let Some(mut last) = removed.into_iter().flatten().next_back() {
-            self.first(move |w| {
-                let settled = last.end();
-                w.switch.count_settled(port, settled);
-            });
-        }
+        let mut last = removed.into_iter().flatten().next_back()?;
+        Some(self.first(move |w| {
+            let settled = last.end();
+            w.switch.count_settled(port, settled);
+            last.interface_counters()
+        }))
     }
 
     /// Puts a port's queue into service.

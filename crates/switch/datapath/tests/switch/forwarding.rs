@@ -3,6 +3,7 @@
 
 mod coalesced_kicks;
 mod held;
+mod interfaces;
 mod moving;
 mod notified;
 mod order;

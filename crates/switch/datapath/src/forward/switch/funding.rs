@@ -16,7 +16,7 @@ use super::{Switch, UpcallSink};
 use crate::forward::egress::{FULL_LOOK, Output, Turn};
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
-use crate::ports::batch::{Batch, Frame};
+use crate::ports::batch::{Batch, BatchLimit, Frame};
 use crate::ports::budget::{Budget, Cost};
 use crate::ports::coalescing::Nanos;
 use crate::ports::port::Port;
@@ -110,6 +110,20 @@ impl<P: Port> Switch<P> {
         self.fabric.prepaid = false;
         self.note_delivered();
         any
+    }
+
+    /// Moves a batch as [`Switch::serve`] does, of a pair that is left: no frame waits for a rate
+    /// limit of its sender, and one to a scheduled port is treated as a copy of a flood.
+    pub(crate) fn serve_last(
+        &mut self,
+        (id, pair): (PortId, u16),
+        now: u64,
+        upcalls: &mut dyn UpcallSink,
+    ) {
+        let is_throttled = std::mem::take(&mut self.throttle.active);
+        self.set_limit(BatchLimit::MOST);
+        self.serve(id, pair, now, upcalls);
+        self.throttle.active = is_throttled;
     }
 
     /// Notes that the frames of the batch are delivered to their interfaces.
