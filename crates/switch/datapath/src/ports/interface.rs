@@ -146,6 +146,7 @@ impl InterfaceQueues {
             pairs: self.pairs.iter().map(share).collect(),
             outgoing: 0,
             drops,
+            settled: None,
         }
     }
 }
@@ -161,6 +162,8 @@ pub struct InterfacePort {
     outgoing: u64,
     /// Drops of this worker, by queue.
     drops: Drops,
+    /// Result of the last [`Port::notify`] or [`Port::end_deferral`].
+    settled: Option<Settlement>,
 }
 
 impl InterfacePort {
@@ -393,20 +396,24 @@ impl Port for InterfacePort {
     fn notify(&mut self, pair: u16, now: Nanos, _calls: &mut PendingCalls) -> Option<Nanos> {
         let lock = &mut self.pairs.get_mut(usize::from(pair))?.send;
         let _served = crash_record::serve(Some(self.id));
-        // The worker that has locked the queue sends these first.
-        lock.try_with(|queue| queue.retry(now)).unwrap_or(Some(now))
+        let tried = lock.try_with(|queue| (queue.retry(now), queue.take_settlement()));
+        // Another worker has locked the queue: it is tried again at once.
+        let Some((next, settled)) = tried else {
+            return Some(now);
+        };
+        self.settled = settled;
+        next
     }
 
     fn settle_deferred(&mut self, pair: u16) -> Option<Settlement> {
-        let lock = &mut self.pairs.get_mut(usize::from(pair))?.send;
-        let settled = lock.try_with(SendQueue::take_settlement).flatten();
+        let settled = self.settled.take();
         self.note(pair, settled)
     }
 
     fn end_deferral(&mut self, pair: u16, _calls: &mut PendingCalls) {
         let _served = crash_record::serve(Some(self.id));
         if let Some(pair) = self.pairs.get_mut(usize::from(pair)) {
-            pair.send.with(SendQueue::end);
+            self.settled = pair.send.with(SendQueue::end);
         }
     }
 

@@ -6,9 +6,12 @@ use std::collections::VecDeque;
 use netio::Outbox;
 
 /// Frames that wait, at most, for each queue.
-pub(super) const MAX_FRAMES: usize = 256;
-/// Bytes that wait, at most, for each queue: sixteen frames of the greatest length.
-pub(super) const MAX_BYTES: usize = 1 << 20;
+const MAX_FRAMES: usize = 256;
+/// Bytes that wait, at most, for each queue: 32 frames of the greatest length.
+const MAX_BYTES: usize = 2 << 20;
+/// Bytes after which who asks before it sends must wait: the rest is for what workers have in their
+/// hands then.
+const HELD_BYTES: usize = MAX_BYTES / 2;
 
 /// A frame with its virtio header.
 pub(super) type FrameCopy = Vec<u8>;
@@ -29,6 +32,14 @@ impl Backlog {
 
     pub(super) fn len(&self) -> usize {
         self.frames.len()
+    }
+
+    /// Returns how many more frames may come of who asks before it sends.
+    pub(super) fn free(&self) -> usize {
+        match self.bytes < HELD_BYTES {
+            true => MAX_FRAMES.saturating_sub(self.frames.len()),
+            false => 0,
+        }
     }
 
     /// Returns whether there is room for another frame.

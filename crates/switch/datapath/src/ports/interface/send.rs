@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ipc::driving::DriverCounters;
 use ipc::figures::QueueCounts;
@@ -11,7 +12,7 @@ use port::DropReason;
 use port::counters::Traffic;
 
 use super::Fault;
-use super::backlog::{Backlog, FrameCopy, MAX_FRAMES};
+use super::backlog::{Backlog, FrameCopy};
 use crate::ports::batch::Pieces;
 use crate::ports::coalescing::Nanos;
 use crate::ports::guest::header;
@@ -20,6 +21,9 @@ use crate::ports::port::{Buffers, Settlement};
 
 /// Interval of tries with an interface that takes no more, nanoseconds.
 const RETRY: Nanos = 1_000_000;
+/// Time after which a batch makes no further system call, milliseconds: its senders' memory is
+/// leased meanwhile, and who revokes some of it waits. A call descriptor that blocks takes as long.
+const LONGEST_BATCH: Duration = Duration::from_millis(4);
 /// The virtio header of a frame without offloads.
 const PLAIN: [u8; HEADER as usize] = [0; HEADER as usize];
 /// Bytes of a page. Each may be missing.
@@ -73,16 +77,17 @@ impl SendQueue {
     }
 
     pub(super) fn buffers(&self) -> Buffers {
-        let used = self.backlog.len();
-        let free = MAX_FRAMES.saturating_sub(used);
-        Buffers { free, used }
+        Buffers {
+            free: self.backlog.free(),
+            used: self.backlog.len(),
+        }
     }
 
     /// Adds a frame. Its payload stays where it is while it is leased memory; other memory may end
     /// before the batch does, and is copied.
     pub(super) fn add(&mut self, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         if self.outbox.is_full() {
-            self.write();
+            self.write(LONGEST_BATCH);
         }
         if self.fault.is_some() {
             return Err(DropReason::ReceiverDown);
@@ -194,7 +199,7 @@ impl SendQueue {
     /// Writes what was collected. Returns what became of frames otherwise than was assumed when
     /// they were added.
     pub(super) fn transmit(&mut self, now: Nanos) -> Option<Settlement> {
-        self.write();
+        self.write(LONGEST_BATCH);
         if !self.backlog.is_empty() && !self.deferred {
             self.retry_at = now + RETRY;
         }
@@ -222,25 +227,26 @@ impl SendQueue {
         if now < self.retry_at && !self.backlog.is_empty() {
             return Some(self.retry_at);
         }
-        while self.write_backlog() {}
+        while self.write_backlog(LONGEST_BATCH) {}
         self.retry_at = now + RETRY;
         self.deferred = !self.backlog.is_empty();
         self.deferred.then_some(self.retry_at)
     }
 
-    /// Writes what waits once more, and drops the rest: see [`SendQueue::take_settlement`].
-    pub(super) fn end(&mut self) {
-        while self.write_backlog() {}
+    /// Writes what waits once more, and drops the rest. Returns what became of it.
+    pub(super) fn end(&mut self) -> Option<Settlement> {
+        while self.write_backlog(Duration::MAX) {}
         let mut left = 0;
         while self.backlog.pop().is_some() {
             left += 1;
         }
         self.deferred = false;
         self.add_drops(DropReason::ReceiverFull, left);
+        self.take_settlement()
     }
 
     /// Writes a batch of the backlog. Returns whether all of it left, and more is there.
-    fn write_backlog(&mut self) -> bool {
+    fn write_backlog(&mut self, longest: Duration) -> bool {
         let before = self.backlog.len();
         while !self.outbox.is_full()
             && let Some(frame) = self.backlog.pop()
@@ -256,21 +262,25 @@ impl SendQueue {
             self.push_kept(id, header, frame);
         }
         let count = self.outbox.len();
-        self.write();
+        self.write(longest);
         count > 0 && !self.backlog.is_empty() && self.backlog.len() == before - count
     }
 
-    /// Writes the outbox. What the interface does not take goes to the front of the backlog.
-    fn write(&mut self) {
-        let mut touched = usize::MAX;
+    /// Writes the outbox, with system calls for at most this time. What the interface does not take
+    /// in time goes to the front of the backlog.
+    pub(super) fn write(&mut self, longest: Duration) {
+        let (began, mut touched) = (Instant::now(), usize::MAX);
         while !self.outbox.is_empty() {
             self.done.clear();
             let (outbox, done) = (&mut self.outbox, &mut self.done);
-            let stop = self.sender.send(outbox, done, &mut self.interface);
+            let in_time = |_: &[_]| began.elapsed() < longest;
+            let stop = self
+                .sender
+                .send_while(outbox, done, &mut self.interface, in_time);
             self.count_done();
             match stop {
-                Ok(Stop::Done) => {}
-                Ok(Stop::Wait | Stop::Retry) => self.keep_rest(),
+                Ok(Stop::Done) if self.outbox.is_empty() => {}
+                Ok(Stop::Done | Stop::Wait | Stop::Retry) => self.keep_rest(),
                 // The dummy page is there now, or the frame cannot be read at all.
                 Ok(Stop::Fault) if touched == self.outbox.len() => self.drop_first(),
                 Ok(Stop::Fault) => {

@@ -2,6 +2,7 @@
 //! header.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use ipc::driving::{BackEnd, InterfaceStart};
 use mapping::Mapping;
@@ -20,9 +21,11 @@ const START: InterfaceStart = InterfaceStart {
     uso: true,
 };
 const PLAIN: [u8; 12] = [0; 12];
+const RETRY_IS_DUE: Nanos = 1_000_000_000;
 
 struct Rig {
     port: InterfacePort,
+    queues: InterfaceQueues,
     /// The system's side of the interface.
     system: OwnedFd,
     calls: PendingCalls,
@@ -36,6 +39,7 @@ impl Rig {
         let queues = InterfaceQueues::new(PortId(1), START, vec![ours]).unwrap();
         Self {
             port: queues.port(None),
+            queues,
             system,
             calls: PendingCalls::default(),
         }
@@ -365,6 +369,77 @@ fn what_an_interface_does_not_take_waits_bounded_and_in_order() {
     assert_eq!(settled.delivered, settled.kept);
     assert!(settled.dropped.is_empty());
     assert_eq!(rig.port.buffers().unwrap().used, 0);
+}
+
+/// The worker that has tried again knows what became of frames, even if another has the queue then.
+#[test]
+fn what_a_retry_has_done_is_counted_beside_another_worker() {
+    let mut rig = Rig::new();
+    let frame = Mapped::new(1, 4000);
+    let mut taken = 0;
+    while rig.port.buffers().unwrap().used == 0 {
+        rig.deliver(&frame).unwrap();
+        taken += 1;
+        if taken % 8 == 0 {
+            rig.flush(0);
+        }
+    }
+    rig.flush(0);
+    let waiting = rig.port.buffers().unwrap().used as u64;
+    let written = rig.left().len() as u64;
+    assert_eq!(written + waiting, taken);
+    let mut other = rig.queues.port(None);
+    assert_eq!(rig.port.notify(0, RETRY_IS_DUE, &mut rig.calls), None);
+    assert!(other.hold(0, true));
+    let settled = rig.port.settle_deferred(0).unwrap();
+    assert_eq!(settled.delivered.packets, waiting);
+    assert!(other.settle(0, RETRY_IS_DUE).is_none(), "once");
+    other.flush(0, RETRY_IS_DUE, &mut rig.calls);
+    assert_eq!(rig.left().len() as u64, waiting);
+}
+
+/// A port that holds its senders loses nothing, also of the longest frames: of those that were in
+/// the hands of workers when the last buffer was taken.
+#[test]
+fn what_is_sent_while_there_are_buffers_is_not_dropped() {
+    let mut rig = Rig::new();
+    let frame = Mapped::new(1, 65_000);
+    let mut taken = 0;
+    while rig.port.buffers().unwrap().free > 0 {
+        assert!(taken < 64, "there is room for few");
+        rig.deliver(&frame).unwrap();
+        taken += 1;
+        rig.flush(0);
+    }
+    // A batch of each of two workers.
+    let in_hand = 2 * (BatchLimit::MOST.bytes / 65_000) + 2;
+    let sent = (0..in_hand).all(|_| rig.deliver(&frame).is_ok());
+    let (settled, _) = rig.flush(0);
+    assert!(sent && settled.dropped.is_empty());
+}
+
+/// A revocation of memory waits for the batch that reads it.
+#[test]
+fn frames_for_which_a_batch_has_no_time_wait_in_private_memory() {
+    let mut rig = Rig::new();
+    let frames: Vec<_> = (1..6).map(|n| Mapped::new(n, 1000)).collect();
+    for frame in &frames {
+        assert_eq!(rig.deliver(frame), Ok(()));
+    }
+    rig.port.pairs[0].send.get().unwrap().write(Duration::ZERO);
+    let (settled, due) = rig.flush(0);
+    assert_eq!((settled.kept.packets, settled.dropped.len()), (4, 0));
+    let expected: Vec<_> = frames.iter().map(Mapped::on_the_wire).collect();
+    drop(frames);
+    assert!(rig.left() == expected[..1]);
+    // One that comes meanwhile goes after them.
+    let last = Mapped::new(6, 1000);
+    rig.deliver(&last).unwrap();
+    rig.flush(0);
+    assert_eq!(rig.port.notify(0, due.unwrap(), &mut rig.calls), None);
+    let settled = rig.port.settle_deferred(0).unwrap();
+    assert_eq!(settled.delivered.packets, 5);
+    assert!(rig.left() == [&expected[1..], &[last.on_the_wire()]].concat());
 }
 
 #[test]
