@@ -1,6 +1,10 @@
 //! The dirty log: every page that the switch wrote is marked, rings included.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use ipc::switching::PortPhase;
+use port::DropReason;
 use testkit::driver::Shape;
 use testkit::features::{ALL_OFFLOADS, EVENT_IDX, HOST_TSO4, LOG_ALL, MRG_RXBUF};
 use testkit::frontend::DirtyFile;
@@ -9,12 +13,14 @@ use testkit::net::{Cuts, NetHeader};
 use testkit::packets::{Flow, tcp_super};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, wait_for};
+use crate::host::{Host, LIMIT, wait_for};
+use crate::interfaces::{arrives, interface, is_up, left};
 use crate::traffic::{disconnect, numbered, talk};
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
 const HIGH: u64 = 256 * MIB;
+const PAUSE: Duration = Duration::from_millis(5);
 
 pub(crate) fn configs() -> Vec<GuestConfig> {
     let base = || GuestConfig {
@@ -129,11 +135,7 @@ fn every_page_that_is_written_is_marked() {
             used.desc
         };
         assert!(log.is_dirty(ring), "the used ring");
-        while b
-            .recv(std::time::Duration::from_millis(5))
-            .expect("correct")
-            .is_some()
-        {}
+        while b.recv(PAUSE).expect("correct").is_some() {}
         disconnect([a, b]);
         host.wait_phase(1, PortPhase::Waiting);
         host.wait_phase(2, PortPhase::Waiting);
@@ -187,4 +189,96 @@ fn logging_ends_when_it_is_switched_off() {
     let dirty = log.dirty_pages();
     talk(&mut a, &mut b, 300);
     assert_eq!(log.dirty_pages(), dirty);
+}
+
+/// Numbers of the pages that a guest's rings lie on.
+fn ring_pages(guest: &FakeGuest) -> BTreeSet<u64> {
+    let nic = &guest.pairs[0].nic;
+    let rings = [&nic.rx, &nic.tx].map(|ring| (ring.addrs(), u64::from(ring.options().size)));
+    let areas = rings.into_iter().flat_map(|(addrs, size)| {
+        let areas = [addrs.desc, addrs.driver, addrs.device];
+        areas.map(|at| at / PAGE as u64..=(at + 16 * size) / PAGE as u64)
+    });
+    areas.flatten().collect()
+}
+
+/// The system reads the memory of who sends to an interface, also that of frames which wait.
+#[test]
+fn frames_to_an_interface_mark_their_senders_used_ring_alone() {
+    let mut host = Host::with_ports([1]);
+    let (queues, systems) = interface(1);
+    host.add_interface(2, queues);
+    is_up(&mut host, 2);
+    for packed in [false, true] {
+        let mut a = host.guest(1, configs().swap_remove(usize::from(packed)));
+        a.send(&numbered(1, 2, 0, 700)).expect("room");
+        left(&systems);
+        let log = start_log(&mut a, 0);
+        drop(log.take());
+        let gone = |host: &Host| {
+            let to = host.counts(2);
+            (to.to_guest.packets, to.dropped(DropReason::ReceiverFull))
+        };
+        let before = gone(&host);
+        let (large, header) = tcp_super(&Flow::v4(1, 2), 1, &[0x77; 20_000], 1448);
+        for n in 0..600 {
+            a.send(&numbered(1, 2, n, 700)).expect("room");
+            if n % 20 == 0 {
+                a.send_on(0, &large, &header).expect("room");
+            }
+        }
+        a.pairs[0].drain().expect("buffers come back");
+        wait_for("those that wait leave", || {
+            while rustix::io::read(&systems[0], &mut [0; 100]).is_ok() {}
+            let (sent, full) = gone(&host);
+            sent - before.0 + full - before.1 == 630
+        });
+        let rings = ring_pages(&a);
+        let dirty = log.take();
+        assert!(!dirty.is_empty(), "the used ring");
+        let others: Vec<_> = dirty.iter().filter(|page| !rings.contains(page)).collect();
+        assert!(others.is_empty(), "{others:x?}");
+        disconnect([a]);
+        host.wait_phase(1, PortPhase::Waiting);
+    }
+}
+
+#[test]
+fn frames_of_an_interface_mark_what_they_are_written_to() {
+    let mut host = Host::with_ports([1]);
+    let (queues, systems) = interface(1);
+    host.add_interface(2, queues);
+    is_up(&mut host, 2);
+    for config in configs() {
+        let mut a = host.guest(1, config.clone());
+        arrives(&systems[0], &numbered(2, 1, 0, 700));
+        assert!(a.recv(LIMIT).expect("correct").is_some());
+        a.pairs[0].nic.auto_refill = false;
+        let log = start_log(&mut a, 0);
+        drop(log.take());
+        let before = snapshot(a.ram());
+        let packets = host.counts(1).to_guest.packets;
+        for n in 0..20 {
+            arrives(&systems[0], &numbered(2, 1, n, 1400));
+        }
+        wait_for("delivery", || {
+            host.counts(1).to_guest.packets == packets + 20
+        });
+        let written = changed(&before, &snapshot(a.ram()));
+        let (dirty, rings) = (log.take(), ring_pages(&a));
+        assert!(written.len() > 10, "{written:x?}");
+        let unmarked: Vec<_> = written
+            .iter()
+            .filter(|page| !dirty.contains(page))
+            .collect();
+        assert!(unmarked.is_empty(), "{config:?}: {unmarked:x?} unmarked");
+        let mut more = dirty.iter();
+        assert!(
+            more.all(|page| written.contains(page) || rings.contains(page)),
+            "{config:?}: {dirty:x?} for {written:x?}"
+        );
+        while a.recv(PAUSE).expect("correct").is_some() {}
+        disconnect([a]);
+        host.wait_phase(1, PortPhase::Waiting);
+    }
 }

@@ -20,13 +20,13 @@ use crate::traffic::{disconnect, numbered};
 const HEADER: [u8; 12] = [0; 12];
 
 /// Returns the queues of an interface, and the system's ends of them.
-fn interface(queues: usize) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
+pub(crate) fn interface(queues: usize) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let pair = |_| socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     (0..queues).map(pair).unzip()
 }
 
-fn arrives(system: &OwnedFd, frame: &[u8]) {
+pub(crate) fn arrives(system: &OwnedFd, frame: &[u8]) {
     let bytes = [&HEADER, frame].concat();
     wait_until("the interface takes a frame", || {
         write(system, &bytes).is_ok()
@@ -35,7 +35,7 @@ fn arrives(system: &OwnedFd, frame: &[u8]) {
 
 /// Returns the next frame that the switch has written to one of these.
 #[track_caller]
-fn left(systems: &[OwnedFd]) -> Vec<u8> {
+pub(crate) fn left(systems: &[OwnedFd]) -> Vec<u8> {
     let mut buffer = vec![0; 70_000];
     let mut found = None;
     wait_until("a frame leaves", || {
@@ -47,7 +47,7 @@ fn left(systems: &[OwnedFd]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn is_up(host: &mut Host, id: u32) {
+pub(crate) fn is_up(host: &mut Host, id: u32) {
     wait_until("the interface is attached", || {
         host.state(id).phase == PortPhase::Up
     });
