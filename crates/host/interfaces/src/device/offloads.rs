@@ -16,9 +16,21 @@ pub struct Offload {
     /// Its name in the table of the kernel (`netdev_features_strings`).
     feature: &'static str,
     /// Its name in the output of `ethtool -k`.
-    pub name: &'static str,
+    name: &'static str,
     /// The effect of its absence, as a sentence without a full stop.
-    pub effect: &'static str,
+    effect: &'static str,
+}
+
+impl Offload {
+    /// Returns what to say when it was switched at an interface.
+    #[must_use]
+    pub fn notice(self, interface: &str, is_on: bool) -> String {
+        let Self { name, effect, .. } = self;
+        match is_on {
+            true => format!("offload {name} of interface {interface} is on again"),
+            false => format!("offload {name} of interface {interface} is off: {effect}"),
+        }
+    }
 }
 
 const OFFLOADS: [Offload; 4] = [

@@ -556,24 +556,27 @@ impl Driver {
         }
     }
 
-    /// Checks whether offloads of the interface were switched while it is served. A driver and the
-    /// switch cannot ask the interface from their sandboxes.
+    /// Logs the offloads of the interface that were switched.
     fn check_offloads(&mut self) {
+        for line in self.switched_offloads(Instant::now()) {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Returns a line for each offload of the interface that was switched while it is served. A
+    /// driver and the switch cannot ask the interface from their sandboxes.
+    fn switched_offloads(&mut self, now: Instant) -> Vec<String> {
         let is_served = self.is_alive() || self.in_switch.has_interface();
         let Some(device) = self.device.as_mut().filter(|_| is_served) else {
-            return;
+            return Vec::new();
         };
         let Some(DeviceSpec { interface, .. }) = self.spec.kind.interface() else {
-            return;
+            return Vec::new();
         };
-        for (offload, is_on) in device.switched_offloads(Instant::now()) {
-            let (name, effect) = (offload.name, offload.effect);
-            if is_on {
-                tracing::warn!("offload {name} of interface {interface} is on again");
-            } else {
-                tracing::warn!("offload {name} of interface {interface} is off: {effect}");
-            }
-        }
+        let switched = device.switched_offloads(now).into_iter();
+        switched
+            .map(|(offload, is_on)| offload.notice(interface, is_on))
+            .collect()
     }
 
     /// Records a heartbeat reply. Returns `false` if no ping was sent.

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use interfaces::testing::{spec, with_veth};
 use ipc::driving::{BackEnd, DeviceSpec, DriverCounters, DriverKind, DriverState};
@@ -48,6 +49,16 @@ fn drivers(spec: DriverSpec) -> Drivers {
     let mut drivers = Drivers::default();
     drivers.set(vec![spec]).unwrap();
     drivers
+}
+
+/// Switches features of `up0`.
+fn ethtool(words: &str) {
+    let words = words.split(' ');
+    let done = Command::new("ethtool")
+        .args(["-K", "up0"])
+        .args(words)
+        .status();
+    assert!(done.unwrap().success());
 }
 
 fn ip(words: &str) {
@@ -341,6 +352,39 @@ fn a_port_that_crashes_the_switch_is_refused_with_one_event() {
         drivers.dials(true);
         let reason = drivers.state().reason.unwrap_or_default();
         assert!(!reason.contains("out of service"), "{reason}");
+    });
+}
+
+/// The switch has no right to ask, and none of it is a reason to close the interface: the system
+/// refuses frames that are too long, and cuts what the interface cannot.
+#[test]
+fn an_interface_that_changes_while_the_switch_has_it_is_watched() {
+    with_veth(|| {
+        let mut drivers = drivers(packet());
+        let mut now = Instant::now();
+        let mut lines = |drivers: &mut Drivers| {
+            // It is looked at once a second.
+            now += Duration::from_secs(2);
+            let mut lines = drivers.of(PORT).unwrap().switched_offloads(now);
+            lines.sort();
+            lines
+        };
+        ethtool("gso off");
+        assert!(lines(&mut drivers).is_empty(), "nobody serves it");
+        drivers.given();
+        let off = "offload generic-segmentation-offload of interface up0 is off: ";
+        let said = lines(&mut drivers);
+        assert!(said.iter().any(|line| line.starts_with(off)), "{said:?}");
+        assert!(lines(&mut drivers).is_empty(), "once");
+        ethtool("gso on");
+        let on = "offload generic-segmentation-offload of interface up0 is on again";
+        assert!(lines(&mut drivers).iter().any(|line| line == on));
+        ip("link set up0 mtu 1000");
+        assert!(lines(&mut drivers).is_empty() && drivers.says().is_empty());
+        assert!(drivers.state().in_switch);
+        drivers.lose_switch();
+        ethtool("gso off");
+        assert!(lines(&mut drivers).is_empty());
     });
 }
 
