@@ -15,6 +15,7 @@ mod events;
 mod exit_statuses;
 mod forward_addresses;
 mod hangs;
+mod interfaces;
 mod libvirt_hook;
 mod metrics;
 mod privileges;

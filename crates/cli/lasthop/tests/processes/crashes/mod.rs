@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ipc::keeping::SlotSnapshot;
+use port::PortId;
 use rustix::process::Signal;
 use testkit::FakeGuest;
 use testkit::lasthop::Running;
@@ -21,16 +22,23 @@ const WORKER: &str = "worker";
 const BATCH: Duration = Duration::from_millis(5);
 
 /// Ends the switch by the signal of a fault in its worker while that serves a guest which sends,
-/// and waits for its successor. The switch is stopped for each look: else the worker would be done
-/// before the signal comes, nearly always on a busy machine.
+/// and waits for its successor.
 pub(crate) fn crash_switch(lasthop: &Running) {
+    crash_switch_for(lasthop, |_| true);
+}
+
+/// As [`crash_switch`], while the worker serves a port of the caller's choice. Returns the port.
+/// The switch is stopped for each look: else the worker would be done before the signal comes,
+/// nearly always on a busy machine.
+pub(crate) fn crash_switch_for(lasthop: &Running, is_meant: impl Fn(PortId) -> bool) -> PortId {
     let slots = thread_slots(lasthop);
-    let crashed = wait_for("the worker serves a guest", || {
+    let served = |slots: &File| served(slots).filter(|port| is_meant(*port));
+    let (crashed, port) = wait_for("the worker serves the port", || {
         let switch = lasthop.program("lasthop-switch")?;
         let worker = thread(switch, WORKER)?;
         // The guest fills its ring while the switch is stopped, so a batch begins soon.
         let looks = Instant::now();
-        while !serves(&slots) && looks.elapsed() < BATCH {
+        while served(&slots).is_none() && looks.elapsed() < BATCH {
             std::hint::spin_loop();
         }
         send(switch, Signal::STOP);
@@ -38,20 +46,21 @@ pub(crate) fn crash_switch(lasthop: &Running) {
             let state = procfs::status(worker, "State");
             state.is_none_or(|state| state.starts_with(['T', 'X', 'Z']))
         });
-        let serves = serves(&slots);
-        if serves {
+        let served = served(&slots);
+        if served.is_some() {
             let [switch, worker, signal] = [switch, worker, libc::SIGILL as u32].map(i64::from);
             // SAFETY: a bare system call without memory.
             unsafe { libc::syscall(libc::SYS_tgkill, switch, worker, signal) };
         }
         send(switch, Signal::CONT);
-        serves.then_some(switch)
+        Some((switch, served?))
     });
     wait_until("there is a successor", || {
         let switch = lasthop.program("lasthop-switch");
         switch.is_some_and(|switch| switch != crashed)
     });
     lasthop.wait_cli("port show vm1");
+    port
 }
 
 /// Has a guest send without end, as fast as the switch takes frames. After the end of its
@@ -80,10 +89,10 @@ fn thread_slots(lasthop: &Running) -> File {
     File::open(path).unwrap()
 }
 
-/// Returns whether a thread of a stopped switch serves a port.
-fn serves(slots: &File) -> bool {
+/// Returns the port that a thread serves, of a stopped switch with one worker.
+fn served(slots: &File) -> Option<PortId> {
     let now = SlotSnapshot::at(slots).unwrap();
-    !now.stuck_since(&now).is_empty()
+    now.stuck_since(&now).first().copied()
 }
 
 /// Returns a thread of a process by its name.
