@@ -42,7 +42,7 @@ const ROOM: &str = "room = 65553";
 
 struct World {
     turn: Turn,
-    _netns: [Netns; 2],
+    netns: [Netns; 2],
     _folder: TempDir,
     lasthop: Lasthop,
     a: FakeGuest,
@@ -76,7 +76,14 @@ fn set(netns: &Netns, key: &str, value: &str) {
 
 /// Slows an interface down.
 fn shape(netns: &Netns, interface: &str, shaper: &str) {
-    let command = format!("qdisc replace dev {interface} root tbf {shaper}");
+    run_tc(
+        netns,
+        &format!("qdisc replace dev {interface} root tbf {shaper}"),
+    );
+}
+
+/// `tc` with these words, which must succeed.
+fn run_tc(netns: &Netns, command: &str) {
     netns.run(|| {
         let arguments = command.split(' ');
         let output = Command::new("tc").args(arguments).output();
@@ -120,7 +127,7 @@ impl World {
         let streams = [1, 2].map(|id: u16| Stream::new(id, streams[usize::from(id) - 1]));
         let mut world = Self {
             turn,
-            _netns: netns,
+            netns,
             _folder: folder,
             lasthop,
             a,
@@ -278,6 +285,66 @@ fn senders_wait_for_a_tap_port_that_the_host_bridges() {
     let bridged = |netns: &Netns| drop(netns.ip("link set tap0 master br0"));
     let mut world = World::start(near, (folder, netns), bridged);
     world.check_order_of_service();
+    world.lasthop.stop();
+}
+
+/// Senders do not wait for a port that is not scheduled: what its interface does not take for long
+/// is dropped by name, and what is taken keeps its order.
+#[test]
+fn an_uplink_that_was_full_for_long_goes_on_in_order() {
+    let Some((folder, netns)) = namespaces() else {
+        return;
+    };
+    // Frames wait in the shaper until nothing more may wait in the interface.
+    let slow = "rate 64kbit burst 16k limit 256m";
+    shape(&netns[0], "up0", slow);
+    let near = "segment = \"near\"\ndriver = \"packet\"\n";
+    let mut world = World::start(uplink(&netns[0].path(), near), (folder, netns), |_| ());
+    // Others would wait with the first one, for a decision.
+    world.streams[0].send(&mut world.a, LEN);
+    world.settle();
+    let before = world.lasthop.stats();
+    let dropped = |world: &World| {
+        let moved = world.lasthop.stats().since(&before);
+        let full = moved.get("uplink.drops.receiver-full");
+        // The guest may be late to take what comes fast.
+        let late = moved.drops_of("vm2").values().sum::<u64>();
+        assert_eq!(
+            moved.drops().values().sum::<u64>(),
+            full + late,
+            "{moved:?}"
+        );
+        (full, late)
+    };
+    world.turn.step("it becomes full");
+    wait_for("frames are dropped", || {
+        for _ in 0..500 {
+            world.streams[0].send(&mut world.a, LEN);
+        }
+        (dropped(&world).0 > 100).then_some(())
+    });
+    // Far longer than a frame is tried again where the room is bounded.
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(50));
+        (0..5).for_each(|_| world.streams[0].send(&mut world.a, LEN));
+    }
+    let sent = world.streams[0].sent();
+    let step = format!("{:?} of {sent} frames dropped", dropped(&world));
+    world.turn.step(&step);
+    let fast = slow.replace("64kbit", "100mbit");
+    run_tc(
+        &world.netns[0],
+        &format!("qdisc change dev up0 root tbf {fast}"),
+    );
+    wait_for("all others arrive", || {
+        collect(&mut world.b, &mut world.checker);
+        let (full, late) = dropped(&world);
+        (world.checker.received + full + late == sent).then_some(())
+    });
+    let checker = &world.checker;
+    let wrong = [checker.reordered, checker.duplicated, checker.damaged];
+    assert_eq!(wrong, [0; 3], "{checker:?}");
+    assert_eq!(world.driver("uplink")["rejected_by_interface"], 0);
     world.lasthop.stop();
 }
 

@@ -15,6 +15,7 @@ mod failures;
 mod firmware;
 mod full_uplinks;
 mod guest_image;
+mod guest_memory;
 mod hostile;
 mod iommu;
 mod iommu_qemu;

@@ -606,10 +606,11 @@ fn what_the_interface_refuses_is_counted() {
         return;
     };
     wire(&host, &far);
-    host.ip("link set up0 mtu 1000");
     let lasthop = start(&[GUESTS, &uplink(&host.path(), "")]);
     lasthop.wait_port("uplink", "up");
     let mut a = lasthop.connect("a", 1);
+    // The MTU changes while it is served.
+    host.ip("link set up0 mtu 1000");
     for _ in 0..3 {
         a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
             .expect("room");
@@ -618,6 +619,8 @@ fn what_the_interface_refuses_is_counted() {
         let driver = &lasthop.port("uplink")["driver_status"];
         (driver["rejected_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
     });
+    let refused = || lasthop.stats().get("uplink.drops.interface-refused");
+    assert_eq!(refused(), 3);
     for line in [
         "3 by the interface, 0 oversized, 0 dropped by the kernel",
         "up0",
@@ -627,6 +630,35 @@ fn what_the_interface_refuses_is_counted() {
         assert!(show.contains(line), "{line}: {show}");
     }
     turn_mtu(&lasthop, &mut a);
+    assert_eq!(refused(), 3);
+    lasthop.stop();
+}
+
+/// The system refuses each frame for a TAP device that is switched off (`EIO`). The port stays up,
+/// and continues when it is on again.
+#[test]
+fn a_tap_device_that_is_down_refuses_frames_by_name() {
+    let Some((_world, [near])) = world() else {
+        return;
+    };
+    let lasthop = start(&[GUESTS, &tap("t0", &near.path(), "10.1.0.1/24", "")]);
+    lasthop.wait_port("t0", "up");
+    let mut a = lasthop.connect("a", 1);
+    let frame = testkit::packets::udp(&Flow::v4(1, 9), &message(1200));
+    near.ip("link set t0 down");
+    for _ in 0..3 {
+        a.send(&frame).expect("room");
+    }
+    let refused = || lasthop.stats().get("t0.drops.interface-refused");
+    wait_for("three are refused", || (refused() == 3).then_some(()));
+    near.ip("link set t0 up");
+    let status = lasthop.port("t0");
+    assert_eq!(status["state"], "up", "{status}");
+    let sent = || lasthop.port("t0")["driver_status"]["sent_frames"].as_u64();
+    let before = sent();
+    a.send(&frame).expect("room");
+    wait_for("one leaves", || (sent() > before).then_some(()));
+    assert_eq!(refused(), 3);
     lasthop.stop();
 }
 

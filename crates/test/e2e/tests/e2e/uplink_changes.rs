@@ -1,20 +1,23 @@
 //! Changes of uplinks at run time that need another driver process, or change the present one: the
-//! interface, the CPU weight.
+//! interface, what moves its frames, the CPU weight.
 //!
 //! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
 //! and ends.
 
 use std::net::UdpSocket;
 use std::path::Path;
+use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::nested::{Host, Kernel, enter_group, is_inside};
-use e2e::uplinks::{OWN_PROCESS, driver_pid, tap, transfer, uplink, wire};
+use e2e::uplinks::{LOAD, OWN_PROCESS, both_ways, driver_pid, tap, transfer, uplink, wire};
 use e2e::{beside, is_long, machine};
 use rustix::process::Signal;
+use testkit::FakeGuest;
 use testkit::netns::Netns;
-use testkit::packets::{self, Flow};
+use testkit::packets::{self, Flow, Numbered, SequenceChecker, numbered_payload};
 use testkit::process::send as signal;
+use testkit::stop::Stop;
 use testkit::wait::{wait_for, wait_until};
 
 /// A command that Lasthop must refuse with these words, and this exit status.
@@ -186,6 +189,159 @@ fn frames_in_the_rings_of_a_driver_that_dies_are_counted() {
     lasthop.other_driver("uplink", driver);
     lasthop.wait_port("uplink", "up");
     assert_eq!(lasthop.stats().get("uplink.drops.driver-ended"), 7);
+    lasthop.stop();
+}
+
+/// Checks what moves the frames of a port, in its status, its metrics and the words for it.
+fn is_served(lasthop: &Lasthop, port: &str, back_end: &str, by_process: bool) {
+    let status = lasthop.wait_port(port, "up");
+    let driver = &status["driver_status"];
+    assert_eq!(
+        driver["in_switch"].as_bool() == Some(true),
+        !by_process,
+        "{status}"
+    );
+    assert_eq!(driver["pid"].is_number(), by_process, "{status}");
+    let in_switch = lasthop
+        .metrics()
+        .get(&format!("lasthop_driver_in_switch{{port=\"{port}\"}}"));
+    assert_eq!(in_switch, f64::from(u8::from(!by_process)));
+    let show = lasthop.ok(&["port", "show", port]);
+    let words = if by_process { "" } else { ", in the switch" };
+    let line = format!("\nback end     {back_end}{words}\n");
+    assert!(show.contains(&line), "{show}");
+}
+
+/// The file of the start is changed and read again. Bytes that were on their way are sent again by
+/// TCP; the interfaces, their addresses and the counters stay.
+#[test]
+fn ports_go_to_processes_and_back_under_traffic() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = machine();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    let ports = |process: &str| {
+        let uplink = uplink(&host.path(), &format!("driver = \"packet\"\n{process}"));
+        tap("t0", &near.path(), "10.1.0.1/24", process) + &uplink
+    };
+    let lasthop = Lasthop::start(&ports(""));
+    let file = lasthop.folder().with_file_name("lasthop.toml");
+    let received = || {
+        let driver = &lasthop.port("uplink")["driver_status"];
+        driver["received_frames"].as_u64().expect("a number")
+    };
+    let load = || both_ways((&near, "10.1.0.1"), (&far, "10.1.0.9"), LOAD / 16);
+    load();
+    let over = Stop::new();
+    std::thread::scope(|scope| {
+        let loaded = scope.spawn(|| {
+            while !over.is_set() {
+                load();
+            }
+        });
+        let end = over.at_end();
+        for by_process in [true, false, true, false] {
+            let had = received();
+            turn.step(&format!("driver_process = {by_process}"));
+            let process = if by_process { OWN_PROCESS } else { "" };
+            std::fs::write(&file, ports(process)).expect("a file");
+            let said = lasthop.ok(&["reload"]);
+            assert!(said.contains("2 changes applied"), "{said}");
+            is_served(&lasthop, "t0", "tap", by_process);
+            is_served(&lasthop, "uplink", "packet", by_process);
+            wait_until("frames flow", || received() > had + 50);
+        }
+        drop(end);
+        loaded.join().expect("every byte arrives");
+    });
+    turn.step("a weight is for a process");
+    let weight = "port set t0 --cpu-weight 7";
+    let words = "expected no cpu_weight without driver_process = true";
+    refuses(&lasthop, weight, (words, 2));
+    lasthop.stop();
+}
+
+/// Between two that serve a port its frames have a name; with the switch before, all have.
+#[test]
+fn frames_between_the_switch_and_a_process_are_named() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = beside();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [host, far] = ["host", "far"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    let guest = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n";
+    let uplink = uplink(&host.path(), "driver = \"packet\"");
+    let lasthop = Lasthop::start(&format!("{guest}{uplink}"));
+    lasthop.wait_port("uplink", "up");
+    let (mut a, wire) = (lasthop.connect("a", 1), far.wire("wire0"));
+    let hello = packets::ethernet(packets::mac(1), packets::mac(9), 0x88b5, &[1; 60]);
+    wait_until("the station is known", || {
+        wire.send(&hello);
+        let got = a.recv_all().expect("a sound device");
+        got.iter().any(|got| got.frame == hello)
+    });
+    let mut checker = SequenceChecker::default();
+    let collect = |checker: &mut SequenceChecker| {
+        while let Some(frame) = wire.take() {
+            if frame[6..12] == packets::mac(1) {
+                checker.see(&frame[14..]);
+            }
+        }
+    };
+    let mut sent = 0;
+    let mut send = |a: &mut FakeGuest| {
+        let key = Numbered {
+            stream: 1,
+            seq: sent,
+        };
+        let payload = numbered_payload(key, 300);
+        let frame = packets::ethernet(packets::mac(9), packets::mac(1), 0x88b5, &payload);
+        a.send(&frame).expect("room");
+        sent += 1;
+        sent
+    };
+    for by_process in [true, false] {
+        let option = format!("--driver-process={by_process}");
+        turn.step(&option);
+        let before = lasthop.stats();
+        let (first, missing) = (send(&mut a), checker.lost());
+        let done = Stop::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _done = done.at_end();
+                lasthop.ok(&["port", "set", "uplink", &option]);
+                is_served(&lasthop, "uplink", "packet", by_process);
+            });
+            while !done.is_set() {
+                send(&mut a);
+                collect(&mut checker);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let last = wait_for("a frame after the change", || {
+            let last = send(&mut a);
+            std::thread::sleep(Duration::from_millis(5));
+            collect(&mut checker);
+            (checker.next_of(1) == last).then_some(last)
+        });
+        let lost = checker.lost() - missing;
+        let moved = lasthop.stats().since(&before);
+        let named: u64 = moved.drops_of("uplink").values().sum();
+        turn.step(&format!("{lost} of {} lost, {named} named", last - first));
+        assert_eq!(moved.sent("a"), last - first + 1, "{moved:?}");
+        // A process may have handled frames that it had in its hand at the end.
+        assert!(lost == named || !by_process && lost < named, "{moved:?}");
+        assert_eq!(
+            (checker.reordered, checker.duplicated, checker.damaged),
+            (0, 0, 0)
+        );
+    }
     lasthop.stop();
 }
 
