@@ -12,13 +12,15 @@
 //!                      copies; the interface is opened again when the switch dials
 //! another interface    it is opened; the process is stopped, completes its frames and ends, or the
 //!                      switch closes its copies; the switch dials
-//! switch dies          its successor dials; frames that wait in the interfaces stay there
+//! switch dies          its successor gets the queues with the saved sessions, and dials for what a
+//!                      process serves; frames that wait in the interfaces stay there
 //! interface missing    the port of an uplink waits; each dial of the switch tries to open it
 //! ```
 //!
 //! The supervisor never waits for messages of a driver, and only a bounded time for its death.
 
 mod driver;
+mod offers;
 mod resolvers;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ use ipc::driving::{DriverCounters, DriverSpec, DriverState, UserNetwork};
 use ipc::forwards::ForwardReach;
 use ipc::names::PortName;
 use ipc::supervision::{
-    EventToDriver, PortDriverAnswer, PortDriverRequest, ProcessInfo, UserPortAnswer,
+    EventToDriver, EventToSwitch, PortDriverAnswer, PortDriverRequest, ProcessInfo, UserPortAnswer,
     UserPortRequest,
 };
 use ipc::user_reports::UserQuestion;
@@ -48,6 +50,7 @@ use super::reply::Reply;
 use super::shares::{self, Shares};
 pub(super) use driver::RenewalResult;
 use driver::{Driver, History, NoAnswer, ProcessStart, Share};
+use offers::Offers;
 use resolvers::HostResolvers;
 
 /// Time for processes to end when Lasthop stops: 1 second.
@@ -64,6 +67,7 @@ pub(super) struct Drivers {
     all: Vec<Driver>,
     /// Answers to dials for removed drivers.
     answers: Vec<Reply>,
+    offers: Offers,
     /// Killed processes of removed drivers that have not ended.
     dying: Vec<DriverChild>,
     /// Control groups.
@@ -375,10 +379,51 @@ impl Drivers {
         }
     }
 
-    /// Notes that the switch is gone, or quiesced for its successor. That one dials for each port
-    /// without a connection that continues.
+    /// Notes that the switch is gone.
     pub(super) fn lose_switch(&mut self) {
         self.all.iter_mut().for_each(Driver::lose_switch);
+    }
+
+    /// Offers a new switch the interfaces that it may serve itself; [`Self::send_offers`] sends
+    /// them. It dials for each other port without a connection that continues.
+    pub(super) fn offer_interfaces(&mut self, is_quarantined: impl Fn(PortId) -> bool) {
+        let offered = self.all.iter_mut().filter_map(|driver| {
+            let port = driver.spec.port;
+            driver.offer(is_quarantined(port)).then_some(port)
+        });
+        self.offers = Offers::of(offered);
+    }
+
+    /// Notes that the new switch is the serving one, which has what it was offered.
+    pub(super) fn change_switch(&mut self) {
+        self.all.iter_mut().for_each(Driver::change_switch);
+    }
+
+    /// Drops the offers that were not sent: there is no new switch.
+    pub(super) fn withdraw_offers(&mut self) {
+        self.offers = Offers::default();
+    }
+
+    /// Returns whether a new switch lacks interfaces that it was offered.
+    pub(super) fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
+    }
+
+    /// Sends a new switch the interfaces that fit into its link, without waiting. `send` fails with
+    /// [`io::ErrorKind::WouldBlock`] where a message does not fit.
+    ///
+    /// # Errors
+    /// Other errors of `send`.
+    pub(super) fn send_offers(
+        &mut self,
+        send: impl Fn(&EventToSwitch, &[BorrowedFd<'_>]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let all = &mut self.all;
+        let copies = |port| {
+            let driver = all.iter_mut().find(|driver| driver.spec.port == port)?;
+            driver.offered()
+        };
+        self.offers.send(copies, send)
     }
 
     /// Polls all drivers and returns answers for the switch. `poll_us` holds for new processes: see

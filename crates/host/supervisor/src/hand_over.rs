@@ -9,7 +9,8 @@
 //!                                              Ready
 //! Quiescing                    Quiesce;                                                the gap
 //!                              Quiesced
-//! Restoring                                                    SavedSession...         the gap
+//! Restoring                                                    SavedSession...,        the gap
+//!                                                              Interface...
 //! TakingOver                                                   TakeOver; Serving       the gap
 //! done         ends            ends            Thaw
 //! ```
@@ -94,7 +95,7 @@ fn advance(supervisor: &mut Supervisor) -> Result<(), HandOverError> {
     match next.stage {
         // The old pair does not matter any longer.
         Stage::TakingOver => Ok(()),
-        Stage::Restoring => Ok(send_sessions(supervisor)?),
+        Stage::Restoring => Ok(send_queued(supervisor)?),
         // The new pair lacks only its connections: it can have them now.
         Stage::Quiescing if supervisor.pair.switch.has_died().is_some() => {
             next.quiesced_at_ns = sys::time::monotonic_ns();
@@ -115,7 +116,7 @@ fn check_alive(supervisor: &mut Supervisor, pair: PairRef) -> Result<(), HandOve
     })
 }
 
-/// Starts to send the saved sessions after the death of the old switch.
+/// Starts to send what the old switch has left, after its death.
 fn restore_after_death(supervisor: &mut Supervisor) -> Result<(), HandOverError> {
     let next = supervisor.hand_over.next.as_mut();
     match next.and_then(|next| next.milestone.take()) {
@@ -171,29 +172,25 @@ fn set_up_next(supervisor: &Supervisor) -> io::Result<()> {
     }
 }
 
-/// Starts to send the saved sessions. The old switch is quiesced.
+/// Starts to send the saved sessions and interfaces. The old switch is quiesced.
 fn start_restore(supervisor: &mut Supervisor) -> io::Result<()> {
     if let Some(next) = &mut supervisor.hand_over.next {
         next.enter(Stage::Restoring, timeouts::RESTORE);
-        supervisor.saved_sessions.queue_all();
+        supervisor.queue_all();
     }
-    send_sessions(supervisor)
+    send_queued(supervisor)
 }
 
-/// Sends the new switch the sessions that fit. After the last one it may take over.
-fn send_sessions(supervisor: &mut Supervisor) -> io::Result<()> {
-    let Some(next) = &mut supervisor.hand_over.next else {
+/// Sends the new switch what fits. After the last of it, it may take over.
+fn send_queued(supervisor: &mut Supervisor) -> io::Result<()> {
+    supervisor.send_queued(PairRef::Next)?;
+    let is_complete = !supervisor.has_queued();
+    let Some(next) = supervisor.hand_over.next.as_mut().filter(|_| is_complete) else {
         return Ok(());
     };
-    let switch = &next.pair.switch;
-    let sessions = &mut supervisor.saved_sessions;
-    sessions.send_queued(|event, fds| switch.try_send(event, fds))?;
-    if sessions.has_queued() {
-        return Ok(());
-    }
     // The old switch cannot resume after this message.
     next.enter(Stage::TakingOver, timeouts::TAKE_OVER);
-    supervisor.drivers.lose_switch();
+    supervisor.drivers.change_switch();
     next.pair.switch.send(&EventToSwitch::TakeOver, &[])
 }
 
@@ -226,7 +223,7 @@ fn abort(supervisor: &mut Supervisor, error: HandOverError) {
         end_both_pairs(supervisor);
     } else if let Some(mut next) = supervisor.hand_over.next.take() {
         if next.stage == Stage::Restoring {
-            supervisor.saved_sessions.clear_queue();
+            supervisor.clear_queue();
         }
         // Dead processes are restarted as usual.
         let _ = supervisor.pair.switch.send(&EventToSwitch::Resume, &[]);

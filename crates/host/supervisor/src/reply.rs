@@ -1,5 +1,7 @@
 //! Replies with descriptors.
 
+use std::collections::VecDeque;
+
 use ipc::supervision::EventToSwitch;
 use sys::descriptors::MAX_FDS;
 use sys::foreign::ForeignFd;
@@ -12,21 +14,37 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Sends it. The queues of an interface may need several messages.
+    /// Sends it.
     pub(super) fn send_by(self, mut send: impl FnMut(&EventToSwitch, &[ForeignFd])) {
-        let EventToSwitch::Interface { port, .. } = self.event else {
-            return send(&self.event, &self.fds);
-        };
-        let mut rest = &self.fds[..];
-        while rest.len() > MAX_FDS {
-            let (part, others) = rest.split_at(MAX_FDS);
-            send(&EventToSwitch::InterfaceQueues { port }, part);
-            rest = others;
+        for part in self.parts() {
+            send(&part.event, &part.fds);
+            part.end();
         }
-        send(&self.event, rest);
-        // Copies of queues are not the last ones: their close releases nothing.
-        let queues = self.fds.into_iter().map(ForeignFd::vouch);
-        queues.for_each(drop);
+    }
+
+    /// Returns its messages: the queues of an interface may need several.
+    pub(super) fn parts(mut self) -> VecDeque<Self> {
+        let mut parts = VecDeque::new();
+        if let EventToSwitch::Interface { port, .. } = self.event {
+            while self.fds.len() > MAX_FDS {
+                let rest = self.fds.split_off(MAX_FDS);
+                let event = EventToSwitch::InterfaceQueues { port };
+                let fds = std::mem::replace(&mut self.fds, rest);
+                parts.push_back(Self { event, fds });
+            }
+        }
+        parts.push_back(self);
+        parts
+    }
+
+    /// Closes the descriptors of a message that was sent.
+    pub(super) fn end(self) {
+        if let EventToSwitch::Interface { .. } | EventToSwitch::InterfaceQueues { .. } = self.event
+        {
+            // Copies of queues are not the last ones: their close releases nothing.
+            let queues = self.fds.into_iter().map(ForeignFd::vouch);
+            queues.for_each(drop);
+        }
     }
 }
 

@@ -58,14 +58,15 @@ pub(super) fn poll_drivers(supervisor: &mut Supervisor) {
     }
 }
 
-/// Sends saved sessions to a new switch and checks the heartbeats.
+/// Sends a new switch what it gets of the one before, and checks the heartbeats.
 fn check_processes(supervisor: &mut Supervisor) {
+    let next_receives = supervisor.hand_over.next_receives_sessions();
+    if supervisor.pair.switch.is_alive() && !next_receives {
+        let sent = supervisor.send_queued(PairRef::Serving);
+        supervisor.pair.switch.kill_on_error(sent);
+    }
     let Pair { control, switch } = &mut supervisor.pair;
     let sessions = &mut supervisor.saved_sessions;
-    if switch.is_alive() && !supervisor.hand_over.next_receives_sessions() {
-        let sent = sessions.send_queued(|event, fds| switch.try_send(event, fds));
-        switch.kill_on_error(sent);
-    }
     // During a hand-over each step has a deadline instead; a quiesced or a waiting switch does not
     // count as hung.
     if supervisor.hand_over.next.is_some() {
@@ -107,7 +108,7 @@ fn wait(supervisor: &Supervisor, signals: &OwnedFd) -> io::Result<bool> {
         Some(next) if supervisor.hand_over.next_receives_sessions() => &next.pair.switch,
         _ => &supervisor.pair.switch,
     };
-    if let (true, Some(link)) = (supervisor.saved_sessions.has_queued(), receiver.link()) {
+    if let (true, Some(link)) = (supervisor.has_queued(), receiver.link()) {
         fds.push(PollFd::from_borrowed_fd(link, PollFlags::OUT));
     }
     // During a hand-over no process of the pair is restarted or checked.

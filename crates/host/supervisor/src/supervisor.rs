@@ -8,7 +8,7 @@ mod tests;
 pub(super) mod upgrade_state;
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Instant;
@@ -199,10 +199,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns whether the switch runs and has all saved sessions. Control is not started before.
+    /// Returns whether the switch runs and has all that it gets of the one before. Control is not
+    /// started before.
     pub(super) fn switch_is_complete(&self) -> bool {
         let switch = &self.pair.switch;
-        switch.is_alive() && !switch.is_ending() && !self.saved_sessions.has_queued()
+        switch.is_alive() && !switch.is_ending() && !self.has_queued()
     }
 
     /// Reaps the processes of the serving pair that have died, in the order of their ends.
@@ -239,7 +240,7 @@ impl Supervisor {
         self.pair.switch.reap()
     }
 
-    /// Returns whether control and switch run, and the switch has all saved sessions.
+    /// Returns whether control and switch run, and the switch is complete.
     pub(super) fn pair_is_complete(&self) -> bool {
         let control = &self.pair.control;
         self.switch_is_complete() && control.is_alive() && !control.is_ending()
@@ -276,7 +277,7 @@ impl Supervisor {
         }
     }
 
-    /// Sets up a new switch; the saved sessions follow.
+    /// Sets up a new switch; what it gets of the one before follows.
     ///
     /// # Errors
     /// It cannot receive.
@@ -284,8 +285,48 @@ impl Supervisor {
         let start = EventToSwitch::Start(self.setup.settings.clone());
         let fds = [self.setup.counters.as_fd(), self.setup.thread_slots.as_fd()];
         self.pair.switch.send(&start, &fds)?;
-        self.saved_sessions.queue_all();
+        if self.setup.settings.successor {
+            self.queue_all();
+            self.drivers.change_switch();
+        }
         Ok(())
+    }
+
+    /// Queues what a new switch gets of the one before: saved sessions, and interfaces.
+    pub(super) fn queue_all(&mut self) {
+        let (sessions, now) = (&mut self.saved_sessions, Instant::now());
+        sessions.queue_all();
+        let is_quarantined = |port| sessions.is_quarantined(port, now);
+        self.drivers.offer_interfaces(is_quarantined);
+    }
+
+    /// Drops what is queued for a new switch.
+    pub(super) fn clear_queue(&mut self) {
+        self.saved_sessions.clear_queue();
+        self.drivers.withdraw_offers();
+    }
+
+    /// Returns whether something is queued for a new switch.
+    pub(super) fn has_queued(&self) -> bool {
+        self.saved_sessions.has_queued() || self.drivers.has_offers()
+    }
+
+    /// Sends the switch of a pair what is queued for a new one and fits into its link.
+    ///
+    /// # Errors
+    /// It cannot receive.
+    pub(super) fn send_queued(&mut self, to: PairRef) -> io::Result<()> {
+        let switch = match (to, &self.hand_over.next) {
+            (PairRef::Serving, _) => &self.pair.switch,
+            (PairRef::Next, Some(next)) => &next.pair.switch,
+            (PairRef::Next, None) => return Ok(()),
+        };
+        let send = |event: &EventToSwitch, fds: &[BorrowedFd<'_>]| switch.try_send(event, fds);
+        self.saved_sessions.send_queued(send)?;
+        if self.saved_sessions.has_queued() {
+            return Ok(());
+        }
+        self.drivers.send_offers(send)
     }
 
     /// Sets up a new control process of the serving pair. One that cannot be set up is killed; if

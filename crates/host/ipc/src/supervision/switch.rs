@@ -160,8 +160,9 @@ pub enum EventToSwitch {
         port: PortId,
     },
     /// The other answer to [`SwitchRequest::Dial`]: the interface of a port that the switch itself
-    /// serves. Descriptors: its last queues; with those before there is one for each queue pair.
-    /// The supervisor has them, too: they outlive the switch.
+    /// serves. A new switch gets those of the one before with the saved sessions, without a dial.
+    /// Descriptors: its last queues; with those before there is one for each queue pair. The
+    /// supervisor has them, too: they outlive the switch.
     Interface {
         /// The port.
         port: PortId,

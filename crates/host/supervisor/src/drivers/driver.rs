@@ -311,12 +311,6 @@ impl Driver {
         }
     }
 
-    /// Notes that the switch is gone, or does not dial any more.
-    pub(super) fn lose_switch(&mut self) {
-        self.dial = None;
-        self.forget_copies();
-    }
-
     fn forget_copies(&mut self) {
         if self.in_switch.lose() {
             let counters = std::mem::take(&mut self.counters);
@@ -612,7 +606,9 @@ impl Driver {
             && in_switch::is_for_switch(&self.spec, device)
         {
             if !is_quarantined {
-                return Ok(Some(self.in_switch.give(device, choice)?));
+                let copies = in_switch::copies(device, choice)?;
+                self.in_switch.note_given();
+                return Ok(Some(copies));
             }
             let reason = DriverError::Quarantined.to_string();
             if self.reason.as_ref() != Some(&reason) {

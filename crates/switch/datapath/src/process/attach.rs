@@ -48,7 +48,7 @@ use interface::AttachedInterface;
 use missing_memory::MissingMemory;
 use open::{Context, OpenConnection, store_descriptors};
 pub use queue_snapshots::QueueSnapshots;
-pub use restore::SavedConnection;
+pub use restore::{SavedConnection, SavedInterface, SavedSide};
 use stopped::StoppedQueues;
 use translations::Watches;
 
@@ -79,8 +79,8 @@ pub struct Attachment {
     interface: Option<AttachedInterface>,
     /// First queues of an interface; others follow.
     interface_queues: Vec<OwnedFd>,
-    /// A connection of the previous switch process, until it is restored.
-    saved: Option<SavedConnection>,
+    /// The side of the previous switch process, until it is restored.
+    saved: Option<SavedSide>,
     snapshots: QueueSnapshots,
     /// Time of the next dial; only of a client port that is not connected.
     dial_at: Option<Instant>,
@@ -101,14 +101,14 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Creates a port without a connection, or with a saved one of the previous switch process.
+    /// Creates a port without a connection, or with what the previous switch process had.
     #[must_use]
     pub fn new(
         config: PortConfig,
         listener: Option<ForeignFd>,
         store: PortSessionStore,
         snapshots: QueueSnapshots,
-        saved: Option<SavedConnection>,
+        saved: Option<SavedSide>,
     ) -> Self {
         let client = config.role == Role::Client;
         Self {
@@ -140,8 +140,8 @@ impl Attachment {
         }
     }
 
-    /// Sets the saved connection of a port without a connection.
-    pub fn set_saved(&mut self, saved: SavedConnection) {
+    /// Sets what was saved of a port without a connection.
+    pub fn set_saved(&mut self, saved: SavedSide) {
         self.saved = Some(saved);
         self.dial_at = None;
     }
@@ -457,9 +457,7 @@ impl Attachment {
     }
 
     /// Takes the first queues of an interface.
-    pub fn add_interface_queues(&mut self, fds: Vec<ForeignFd>) {
-        // The supervisor has opened them.
-        let fds = fds.into_iter().map(ForeignFd::vouch);
+    pub fn add_interface_queues(&mut self, fds: Vec<OwnedFd>) {
         self.interface_queues.extend(fds);
     }
 
@@ -470,7 +468,7 @@ impl Attachment {
     pub fn attach_interface(
         &mut self,
         start: InterfaceStart,
-        fds: Vec<ForeignFd>,
+        fds: Vec<OwnedFd>,
         workers: &Workers,
     ) -> Result<(), String> {
         self.add_interface_queues(fds);
@@ -516,12 +514,16 @@ impl Attachment {
     }
 
     /// Takes the interface out of service, and dials again. Returns its last counters; `None` if
-    /// there was none.
+    /// there was none, or one that was not restored yet.
     pub fn detach_interface(
         &mut self,
         reason: Option<&str>,
         workers: &Workers,
     ) -> Option<DriverCounters> {
+        if let Some(SavedSide::Interface(_)) = self.saved {
+            self.saved = None;
+            self.dial_later();
+        }
         let interface = self.interface.take()?;
         let id = self.context.config.id;
         workers.detach_interface(id);

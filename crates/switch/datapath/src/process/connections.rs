@@ -1,6 +1,6 @@
 //! Connections of front ends: accepting, dialling, serving and ending them; and interfaces of the
-//! host that the switch serves itself: they come as answers to dials, and go when they fail, when
-//! they are changed, and with their ports.
+//! host that the switch serves itself: they come from the previous switch process or as answers to
+//! dials, and go when they fail, when they are changed, and with their ports.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,6 +41,11 @@ fn awaited(has_pending_reply: bool) -> EventFlags {
     } else {
         EventFlags::IN
     }
+}
+
+/// Returns the queues of an interface: the supervisor has opened them.
+fn opened_by_supervisor(fds: Vec<ForeignFd>) -> Vec<OwnedFd> {
+    fds.into_iter().map(ForeignFd::vouch).collect()
 }
 
 /// Returns the tokens of missing translations and of the back-end channel of a port.
@@ -332,14 +337,19 @@ impl Process {
         Ok(())
     }
 
-    /// Takes queues of the interface that is the answer to a dial; others follow.
+    /// Takes queues of the interface that is the answer to a dial, or was the previous switch's;
+    /// others follow.
     pub(super) fn interface_queues(&mut self, id: PortId, fds: Vec<ForeignFd>) {
+        let fds = opened_by_supervisor(fds);
         if let Some(port) = self.ports.get_mut(&id).filter(|port| port.is_dialing()) {
             port.add_interface_queues(fds);
+        } else if self.sessions.saved.taking_over {
+            self.sessions.saved.add_queues(id, fds);
         }
     }
 
-    /// Attaches the interface that is the answer to a dial.
+    /// Attaches the interface that is the answer to a dial. One that was the previous switch's is
+    /// attached with the connections that continue.
     pub(super) fn interface_dialed(
         &mut self,
         id: PortId,
@@ -347,8 +357,13 @@ impl Process {
         start: InterfaceStart,
         fds: Vec<ForeignFd>,
     ) {
+        let fds = opened_by_supervisor(fds);
         // The port that dialled may be removed, and its number used by another port.
         let Some(port) = self.ports.get_mut(&id).filter(|port| port.is_dialing()) else {
+            if self.sessions.saved.taking_over {
+                let saved = &mut self.sessions.saved;
+                saved.add_interface(id, path.to_owned(), start, fds);
+            }
             return;
         };
         let _served = crash_record::serve(Some(id));
@@ -379,6 +394,7 @@ impl Process {
 
     /// Detaches an interface that the supervisor has changed.
     pub(super) fn close_interface(&mut self, id: PortId, reason: &str) {
+        self.sessions.saved.drop_interface(id);
         if self.detach_interface(id, Some(reason)) {
             self.report_phase(id);
         }

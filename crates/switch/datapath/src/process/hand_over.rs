@@ -11,8 +11,8 @@
 //!              control decides open upcalls;
 //!              deferred notifications are sent
 //!              Quiesced
-//! supervisor                                   saved sessions, TakeOver
-//!                                              connections continue, workers serve their queues
+//! supervisor                                   saved sessions, interfaces, TakeOver
+//!                                              connections continue, workers serve all queues
 //!                                              Serving
 //! supervisor   Stop
 //! ```
@@ -100,8 +100,8 @@ impl Process {
         self.handle_supervisor()
     }
 
-    /// Continues all saved connections: the previous switch process is quiesced, and its saved
-    /// sessions are complete.
+    /// Continues all saved connections and interfaces: the previous switch process is quiesced, and
+    /// the supervisor has sent all of them.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
         if !self.sessions.saved.waits {
             return Ok(());
@@ -130,13 +130,13 @@ impl Process {
         self.supervisor.send(&serving, &[])
     }
 
-    /// Starts to restore the saved connections: control has added all ports and published the
-    /// program.
+    /// Starts to restore what was saved: control has added all ports and published the program.
     pub(super) fn restore_connections(&mut self) {
         if !self.sessions.saved.taking_over || self.sessions.saved.waits {
             return;
         }
-        // Frames of a guest that is served before its peer is restored would be lost.
+        // Frames of a guest that is served before its peer is restored would be lost, be that a
+        // guest or an interface.
         self.workers.quiesce();
         self.workers.each(|w| {
             w.switch

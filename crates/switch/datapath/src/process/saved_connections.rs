@@ -2,31 +2,38 @@
 //!
 //! ```text
 //!              after a crash                              planned (see `hand_over`)
-//! supervisor   saved sessions: descriptors and records
+//! supervisor   saved sessions: descriptors and records;
+//!              interfaces that the switch serves
 //! control      adopts, adds the desired ports:            likewise; no port has a connection yet
-//!              each claims its connection
-//!              publishes the program: all connections     likewise
+//!              each claims its connection or interface
+//!              publishes the program: all of them         likewise
 //!              continue, those of removed ports end
-//! supervisor                                              saved sessions, TakeOver
+//! supervisor                                              saved sessions, interfaces, TakeOver
 //! ```
+//!
+//! So a frame that a guest sends meanwhile finds the interface that it goes to, as it finds guests.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
 
+use ipc::driving::InterfaceStart;
 use ipc::keeping::{ConnectionRecord, SOCKET};
 use ipc::switching::PortConfig;
 use port::PortId;
 use sys::foreign::{Author, ForeignFd};
 
-use crate::process::attach::SavedConnection;
+use crate::process::attach::{SavedConnection, SavedInterface, SavedSide};
 
-/// Saved connections from the supervisor that no port has claimed yet.
+/// Saved connections and interfaces from the supervisor that no port has claimed yet.
 #[derive(Debug, Default)]
 pub(super) struct SavedConnections {
     pub(super) taking_over: bool,
     /// The previous switch process still runs: connections are continued after `TakeOver`.
     pub(super) waits: bool,
     files: BTreeMap<PortId, BTreeMap<u64, ForeignFd>>,
-    whole: BTreeMap<PortId, SavedConnection>,
+    /// First queues of interfaces; others follow.
+    queues: BTreeMap<PortId, Vec<OwnedFd>>,
+    whole: BTreeMap<PortId, SavedSide>,
     /// Ports whose record is malformed, or whose connection does not fit.
     refused: Vec<PortId>,
     /// Ports whose connections are to be restored now.
@@ -61,7 +68,7 @@ impl SavedConnections {
                     files,
                     quarantined,
                 };
-                self.whole.insert(port, saved);
+                self.whole.insert(port, SavedSide::Connection(saved));
             }
             Err(reason) => {
                 tracing::error!(port = port.0, "connection not continued: {reason}");
@@ -72,8 +79,38 @@ impl SavedConnections {
         }
     }
 
-    /// Returns the saved connection of a port. One of a different port configuration is ended.
-    pub(super) fn claim(&mut self, port: &PortConfig) -> Option<SavedConnection> {
+    pub(super) fn add_queues(&mut self, port: PortId, fds: Vec<OwnedFd>) {
+        self.queues.entry(port).or_default().extend(fds);
+    }
+
+    /// Adds an interface with its last queues. A port with a connection has none.
+    pub(super) fn add_interface(
+        &mut self,
+        port: PortId,
+        path: String,
+        start: InterfaceStart,
+        fds: Vec<OwnedFd>,
+    ) {
+        let mut queues = self.queues.remove(&port).unwrap_or_default();
+        queues.extend(fds);
+        let saved = SavedInterface {
+            path,
+            start,
+            queues,
+        };
+        let known = self.whole.entry(port);
+        known.or_insert(SavedSide::Interface(saved));
+    }
+
+    /// Forgets the interface of a port, which the supervisor has changed.
+    pub(super) fn drop_interface(&mut self, port: PortId) {
+        if let Some(SavedSide::Interface(_)) = self.whole.get(&port) {
+            self.whole.remove(&port);
+        }
+    }
+
+    /// Returns what was saved of a port. That of a different port configuration is ended.
+    pub(super) fn claim(&mut self, port: &PortConfig) -> Option<SavedSide> {
         let saved = self.whole.remove(&port.id)?;
         if saved.belongs_to(port) {
             return Some(saved);
@@ -87,10 +124,11 @@ impl SavedConnections {
         None
     }
 
-    /// Ends the take-over, and the connections that no port has claimed; returns their ports.
+    /// Ends the take-over, and what no port has claimed; returns the ports.
     pub(super) fn finish(&mut self) -> Vec<PortId> {
         self.taking_over = false;
         self.files.clear();
+        self.queues.clear();
         let mut over = std::mem::take(&mut self.refused);
         for (port, saved) in std::mem::take(&mut self.whole) {
             saved.end();

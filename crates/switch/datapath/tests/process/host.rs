@@ -149,7 +149,8 @@ pub(crate) struct Host {
 
 type Dials = Arc<Mutex<BTreeMap<PortId, String>>>;
 
-/// Interfaces of ports, as the supervisor has them, and its requests about them.
+/// Interfaces of ports, as the supervisor has them, and the requests about them; also the
+/// milestones of a hand-over.
 #[derive(Default)]
 pub(crate) struct InterfaceTable {
     /// By port: the next answer, and all that follow until it is replaced. One descriptor for each
@@ -172,6 +173,23 @@ impl Host {
 
     /// Starts a switch with other settings.
     pub(crate) fn with_settings(settings: SwitchSettings) -> Self {
+        let mut host = Self::without_control(settings);
+        host.start_control();
+        host
+    }
+
+    /// Starts a switch that succeeds another one, which still runs if it `waits`. Control comes
+    /// later.
+    pub(crate) fn successor(waits: bool) -> Self {
+        Self::without_control(SwitchSettings {
+            workers: Some(3),
+            successor: true,
+            waits,
+            ..SwitchSettings::default()
+        })
+    }
+
+    fn without_control(settings: SwitchSettings) -> Self {
         let counters = rustix::fs::memfd_create("counters", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&counters, SIZE).expect("room");
         let marks = rustix::fs::memfd_create("marks", MemfdFlags::CLOEXEC).expect("a file");
@@ -187,7 +205,7 @@ impl Host {
         let dir = tempfile::tempdir().expect("a folder");
         let (slow, dials) = (Arc::default(), Dials::default());
         let interfaces = Interfaces::default();
-        let mut host = Self {
+        Self {
             supervisor,
             control: None,
             counters: Counters::map(&counters).expect("a map"),
@@ -211,9 +229,7 @@ impl Host {
             slow,
             dials,
             dir,
-        };
-        host.start_control();
-        host
+        }
     }
 
     /// Starts a switch with these server ports, one queue pair each.
@@ -333,7 +349,8 @@ impl Host {
         answers.ring_bell();
     }
 
-    fn publish(&mut self) {
+    /// Publishes a program that knows all ports.
+    pub(crate) fn publish(&mut self) {
         let segment = Segment {
             name: "lan".into(),
             vlan: None,
@@ -381,6 +398,12 @@ impl Host {
 
     /// Adds a port of any configuration.
     pub(crate) fn add(&mut self, config: PortConfig) {
+        self.register(config);
+        self.publish();
+    }
+
+    /// Adds a port that the program does not know yet.
+    pub(crate) fn register(&mut self, config: PortConfig) {
         let id = config.id.0;
         let listener = (config.role == Role::Server)
             .then(|| OwnedFd::from(UnixListener::bind(self.socket(id)).expect("a free path")));
@@ -391,7 +414,6 @@ impl Host {
         self.order(SwitchCommand::AddPort(config.clone()), listener.as_slice())
             .expect("a port");
         self.ports.insert(id, config);
-        self.publish();
     }
 
     /// Adds a port with an interface, with a descriptor for each queue pair.
@@ -399,6 +421,13 @@ impl Host {
         let config = self.config(id, queues.len() as u16, Role::Client);
         self.set_interface(id, queues);
         self.add(config);
+    }
+
+    /// Gives a new switch the interface that the one before had for port `id`; that was the port
+    /// with the socket of port `of`.
+    pub(crate) fn give_interface(&self, id: u32, of: u32, queues: &[OwnedFd]) {
+        let path = self.socket(of).to_string_lossy().into_owned();
+        answer_with_interface(&self.supervisor, (PortId(id), path), queues);
     }
 
     /// Replaces the interface that the next dial is answered with.
@@ -414,7 +443,7 @@ impl Host {
             .expect("a listening switch");
     }
 
-    /// Returns the requests about interfaces since the last call.
+    /// Returns the requests about interfaces, and milestones of a hand-over, since the last call.
     pub(crate) fn interface_requests(&self) -> Vec<SwitchRequest> {
         let mut interfaces = self.interfaces.lock().expect("no panic");
         std::mem::take(&mut interfaces.requests)
@@ -574,11 +603,13 @@ fn supervise(
                 | SwitchRequest::Sessions(SessionRequest::StoreSession { .. })
                 | SwitchRequest::Sessions(SessionRequest::DropSession { .. })
                 | SwitchRequest::Heartbeat => continue,
-                SwitchRequest::InterfaceLost { .. } | SwitchRequest::InterfaceCounters { .. } => {
+                SwitchRequest::InterfaceLost { .. }
+                | SwitchRequest::InterfaceCounters { .. }
+                | SwitchRequest::Quiesced { .. }
+                | SwitchRequest::Serving { .. } => {
                     interfaces.lock().expect("no panic").requests.push(ask);
                     continue;
                 }
-                other => panic!("unexpected {other:?}"),
             };
             if let Some(queues) = interfaces.lock().expect("no panic").queues.get(&port) {
                 answer_with_interface(&link, (port, path), queues);
@@ -597,7 +628,7 @@ fn supervise(
     })
 }
 
-/// Answers a dial with an interface, in two messages if it has several queues.
+/// Sends an interface, in two messages if it has several queues.
 fn answer_with_interface(
     link: &Link<EventToSwitch, SwitchRequest>,
     (port, path): (PortId, String),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use ipc::driving::DriverCounters;
 use ipc::supervision::{EventToSwitch, SwitchRequest};
-use ipc::switching::PortPhase;
+use ipc::switching::{PortPhase, Role};
 use port::{DropReason, PortId};
 use rustix::io::{read, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -243,4 +243,68 @@ fn an_interface_with_more_queues_than_its_port_is_refused() {
         found = host.state(2).reason;
         found.as_deref() == Some("an interface with 2 queue pairs")
     });
+}
+
+#[test]
+fn a_new_switch_serves_no_frame_before_it_has_all_interfaces() {
+    const WAITING: u64 = 60;
+    for waits in [true, false] {
+        let mut host = Host::successor(waits);
+        let [(first, from), (second, to)] = [1, 9].map(interface);
+        let frame = |seq| numbered(1, 2, seq, 200);
+        (0..WAITING).for_each(|seq| arrives(&from[0], &frame(seq)));
+        let give_both = |host: &Host| {
+            host.give_interface(1, 1, &first);
+            host.give_interface(2, 2, &second);
+        };
+        if !waits {
+            give_both(&host);
+        }
+        host.start_control();
+        for (id, queues) in [(1, &first), (2, &second)] {
+            host.register(host.config(id, queues.len() as u16, Role::Client));
+        }
+        host.publish();
+        if waits {
+            give_both(&host);
+            host.send_event(&EventToSwitch::TakeOver);
+        }
+        for seq in 0..WAITING {
+            assert!(left(&to) == frame(seq), "frame {seq}");
+        }
+        wait_until("all are counted", || host.totals() == (WAITING, WAITING, 0));
+        for id in [1, 2] {
+            let state = host.state(id);
+            assert_eq!((state.phase, state.connections), (PortPhase::Up, 1));
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_changes_before_it_serves_is_closed_and_dialled_for() {
+    let close = EventToSwitch::CloseInterface {
+        port: PortId(1),
+        reason: "it was changed".to_owned(),
+    };
+    // Before its port is added, after that, and that of another port with the number.
+    for (is_added, of) in [(false, 1), (true, 1), (false, 7)] {
+        let mut host = Host::successor(false);
+        let [(queues, systems), (next, _systems)] = [1, 1].map(interface);
+        host.give_interface(1, of, &queues);
+        drop(queues);
+        host.set_interface(1, next);
+        if of == 1 && !is_added {
+            host.send_event(&close);
+        }
+        host.start_control();
+        host.register(host.config(1, 1, Role::Client));
+        if is_added {
+            host.send_event(&close);
+        }
+        wait_until("it is closed", || {
+            read(&systems[0], &mut [0; 1][..]) == Ok(0)
+        });
+        host.publish();
+        is_up(&mut host, 1);
+    }
 }

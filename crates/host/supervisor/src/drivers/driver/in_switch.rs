@@ -8,8 +8,9 @@
 //!                    the interface then
 //! port removed       the switch is asked to close its copies; the name of an own interface is free
 //!                    at once
-//! switch dies        its successor gets copies, unless the switch has crashed again and again while
-//!                    it served the port
+//! switch dies        its successor gets copies with the saved sessions, before it serves, unless
+//!                    the switch has crashed again and again while it served the port
+//! upgrade            likewise the next switch, before it takes over
 //! ```
 //!
 //! The switch is not trusted with more than the queues: its reasons are made printable, and
@@ -33,6 +34,8 @@ use super::dial::Connection;
 #[derive(Debug, Default)]
 pub(super) struct InSwitch {
     has_interface: bool,
+    /// The next switch gets it without a dial.
+    is_offered: bool,
     /// Why it must close the interface; not sent yet.
     close: Option<&'static str>,
 }
@@ -40,10 +43,9 @@ pub(super) struct InSwitch {
 impl InSwitch {
     /// Returns the state as the supervisor before has passed it.
     pub(super) fn of_predecessor(has_interface: bool) -> Self {
-        let close = None;
         Self {
             has_interface,
-            close,
+            ..Self::default()
         }
     }
 
@@ -54,6 +56,20 @@ impl InSwitch {
     /// Notes that the switch has no copies any more. Returns whether it had some.
     pub(super) fn lose(&mut self) -> bool {
         std::mem::take(self).has_interface
+    }
+
+    /// Decides whether the next switch gets the interface without a dial.
+    pub(super) fn offer(&mut self, is_offered: bool) {
+        self.is_offered = is_offered;
+    }
+
+    pub(super) fn is_offered(&self) -> bool {
+        self.is_offered
+    }
+
+    /// Notes that the switch has copies.
+    pub(super) fn note_given(&mut self) {
+        self.has_interface = true;
     }
 
     /// Has the switch close its copies, if it has some, and dial again.
@@ -72,28 +88,23 @@ impl InSwitch {
             fds: Vec::new(),
         })
     }
+}
 
-    /// Gives the switch copies of the queues.
-    ///
-    /// # Errors
-    /// The system's refusal.
-    pub(super) fn give(
-        &mut self,
-        device: &mut Device,
-        choice: Choice,
-    ) -> Result<Connection, OpenError> {
-        let given = device.hand_over(choice)?;
-        self.has_interface = true;
-        if !given.uso {
-            tracing::info!("no UDP segmentation offload: each datagram is a frame");
-        }
-        let start = InterfaceStart {
-            back_end: given.back_end,
-            uso: given.uso,
-        };
-        let queues = given.queues.into_iter().map(ForeignFd::from);
-        Ok(Connection::Interface(start, queues.collect()))
+/// Returns copies of the queues for the switch.
+///
+/// # Errors
+/// The system's refusal.
+pub(super) fn copies(device: &mut Device, choice: Choice) -> Result<Connection, OpenError> {
+    let given = device.hand_over(choice)?;
+    if !given.uso {
+        tracing::info!("no UDP segmentation offload: each datagram is a frame");
     }
+    let start = InterfaceStart {
+        back_end: given.back_end,
+        uso: given.uso,
+    };
+    let queues = given.queues.into_iter().map(ForeignFd::from);
+    Ok(Connection::Interface(start, queues.collect()))
 }
 
 /// Returns whether the switch serves the open interface of a port.

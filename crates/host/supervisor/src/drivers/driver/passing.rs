@@ -1,16 +1,60 @@
-//! Hand-over of a driver and its interface to the next supervisor.
+//! Hand-over of a driver and its interface to the next supervisor, and of an interface to the next
+//! switch.
 
-use interfaces::device::Device;
+use interfaces::device::{Device, OpenError};
+use ipc::driving::address;
 
 use super::dial::Dial;
 use super::flows::KeptFlows;
 use super::forwards::Forwards;
-use super::in_switch::InSwitch;
+use super::in_switch::{self, InSwitch};
 use super::questions::Questions;
 use super::{Child, Driver};
 use crate::record::{IncomingFds, OutgoingFds, PassedDriver, PassedFlows, RecordError};
+use crate::reply::Reply;
 
 impl Driver {
+    /// Decides whether a new switch gets the interface without a dial: it may serve it itself, and
+    /// it can be used.
+    pub(in crate::drivers) fn offer(&mut self, is_quarantined: bool) -> bool {
+        let device = self.device.as_ref();
+        let is_usable = device.is_some_and(|device| {
+            in_switch::is_for_switch(&self.spec, device) && device.check().is_ok()
+        });
+        let is_offered = is_usable && !is_quarantined && !self.suspect && !self.is_alive();
+        self.in_switch.offer(is_offered);
+        is_offered
+    }
+
+    /// Returns the message with the interface that is offered.
+    pub(in crate::drivers) fn offered(&mut self) -> Option<Reply> {
+        let choice = self.choice();
+        let copies = in_switch::copies(self.device.as_mut()?, choice);
+        let copies = copies.inspect_err(|error| tracing::warn!("{error}")).ok()?;
+        self.reason = None;
+        let dial = Dial {
+            port: self.spec.port,
+            path: address(&self.spec.name),
+            is_quarantined: false,
+        };
+        Some(dial.answered(Ok::<_, OpenError>(copies)))
+    }
+
+    /// Notes that the switch is gone.
+    pub(in crate::drivers) fn lose_switch(&mut self) {
+        self.dial = None;
+        self.forget_copies();
+    }
+
+    /// Notes that the switch is another one, which has what it was offered.
+    pub(in crate::drivers) fn change_switch(&mut self) {
+        let has_interface = self.in_switch.is_offered();
+        self.lose_switch();
+        if has_interface {
+            self.in_switch.note_given();
+        }
+    }
+
     /// Adds the driver to the record for the next supervisor.
     pub(in crate::drivers) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedDriver {
         let device = self.device.as_ref();

@@ -107,11 +107,52 @@ fn interfaces_are_those_of_the_serving_switch() {
 }
 
 #[test]
+fn the_next_switch_gets_interfaces_before_it_takes_over() {
+    with_veth(|| {
+        let mut world = world_with_interface();
+        let mut old = world.starts_switch();
+        world.hears(PairRef::Serving, &old, &[DIAL]);
+        assert!(gets_interface(&mut old));
+        let at_ns = 0;
+        let quiesced = [counted(3), SwitchRequest::Quiesced { at_ns }];
+        // The first one fails: the old switch goes on.
+        for is_late in [true, false] {
+            let (_control, mut new) = world.begin_hand_over(Stage::Quiescing);
+            new.set_nonblocking().unwrap();
+            world.hears(PairRef::Serving, &old, &quiesced);
+            if is_late {
+                let next = world.supervisor.hand_over.next.as_mut().unwrap();
+                next.milestone = None;
+                next.enter(Stage::Restoring, Duration::ZERO);
+                world.supervisor.queue_all();
+                hand_over::poll(&mut world.supervisor);
+                assert_eq!(answer(&mut old).0, EventToSwitch::Resume);
+                assert!(!world.supervisor.has_queued() && world.frames() == 3);
+                continue;
+            }
+            hand_over::poll(&mut world.supervisor);
+            assert!(gets_interface(&mut new));
+            assert_eq!(answer(&mut new).0, EventToSwitch::TakeOver);
+            world.hears(PairRef::Serving, &old, &[counted(100)]);
+            world.hears(PairRef::Next, &new, &[counted(5)]);
+            assert_eq!(world.frames(), 8);
+            assert!(hears_nothing(&mut new));
+        }
+    });
+}
+
+#[test]
 fn a_port_that_crashes_the_switch_three_times_gets_no_interface() {
     with_veth(|| {
         let mut world = world_with_interface();
         for crash in 1..=3 {
             let mut link = world.starts_switch();
+            if crash > 1 {
+                world.supervisor.set_up_switch().unwrap();
+                assert!(matches!(answer(&mut link).0, EventToSwitch::Start(_)));
+                world.supervisor.send_queued(PairRef::Serving).unwrap();
+                assert!(gets_interface(&mut link), "{crash}");
+            }
             world.hears(PairRef::Serving, &link, &[DIAL]);
             assert!(gets_interface(&mut link), "{crash}");
             // Its last message.
@@ -120,6 +161,10 @@ fn a_port_that_crashes_the_switch_three_times_gets_no_interface() {
             assert_eq!(world.frames(), crash);
         }
         let mut link = world.starts_switch();
+        world.supervisor.set_up_switch().unwrap();
+        assert!(matches!(answer(&mut link).0, EventToSwitch::Start(_)));
+        world.supervisor.send_queued(PairRef::Serving).unwrap();
+        assert!(hears_nothing(&mut link));
         world.hears(PairRef::Serving, &link, &[DIAL]);
         assert!(!gets_interface(&mut link));
         let reason = world.supervisor.drivers.states()[0].reason.clone();

@@ -1,11 +1,14 @@
-//! Restoring a connection of the previous switch process.
+//! Restoring a connection of the previous switch process, or attaching the interface that it
+//! served.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ipc::driving::InterfaceStart;
 use ipc::keeping::{ConnectionRecord, IOTLB, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
-use ipc::switching::PortConfig;
+use ipc::switching::{PortConfig, Role};
 use memory::iotlb::AnsweredMessage;
 use sys::foreign::ForeignFd;
 use virtio::queue::JournalRegion;
@@ -21,6 +24,45 @@ use super::translations::Watches;
 use crate::ports::watchdog::Doorbells;
 use crate::worker::workers::Workers;
 
+/// The connection or interface of a port in the previous switch process.
+#[derive(Debug)]
+pub enum SavedSide {
+    /// Its connection.
+    Connection(SavedConnection),
+    /// Its interface.
+    Interface(SavedInterface),
+}
+
+impl SavedSide {
+    /// Returns whether it fits the port: the settings that must not change under a guest are the
+    /// same, or it is the interface that the port dials for.
+    #[must_use]
+    pub fn belongs_to(&self, port: &PortConfig) -> bool {
+        match self {
+            Self::Connection(saved) => saved.record.port.keeps_connection(port),
+            Self::Interface(saved) => port.role == Role::Client && port.socket == saved.path,
+        }
+    }
+
+    /// Ends it. The front end of a connection notices at once; the supervisor keeps the interface.
+    pub fn end(self) {
+        if let Self::Connection(saved) = self {
+            saved.end();
+        }
+    }
+}
+
+/// An interface of the host.
+#[derive(Debug)]
+pub struct SavedInterface {
+    /// The socket of its port.
+    pub path: String,
+    /// Its kind and features.
+    pub start: InterfaceStart,
+    /// A descriptor for each queue pair.
+    pub queues: Vec<OwnedFd>,
+}
+
 /// The saved session of a connection.
 #[derive(Debug)]
 pub struct SavedConnection {
@@ -33,15 +75,8 @@ pub struct SavedConnection {
 }
 
 impl SavedConnection {
-    /// Returns whether the connection fits the port: the settings that must not change under a
-    /// guest are the same.
-    #[must_use]
-    pub fn belongs_to(&self, port: &PortConfig) -> bool {
-        self.record.port.keeps_connection(port)
-    }
-
     /// Ends the connection; its front end notices at once.
-    pub fn end(mut self) {
+    fn end(mut self) {
         if let Some(socket) = self.files.remove(&SOCKET) {
             socket.hang_up();
         }
@@ -97,17 +132,27 @@ impl SavedConnection {
 }
 
 impl Attachment {
-    /// Returns whether a saved connection is to be restored.
+    /// Returns whether a saved connection or interface is to be restored.
     #[must_use]
     pub fn awaits_restore(&self) -> bool {
         self.saved.is_some()
     }
 
-    /// Restores the saved connection, if there is one without an error.
+    /// Restores what was saved, if there is something without an error.
     pub fn restore(&mut self, workers: &Workers) {
-        let Some(saved) = self.saved.take() else {
-            return;
-        };
+        match self.saved.take() {
+            Some(SavedSide::Connection(saved)) => self.restore_connection(saved, workers),
+            Some(SavedSide::Interface(saved)) => {
+                let SavedInterface { start, queues, .. } = saved;
+                if let Err(reason) = self.attach_interface(start, queues, workers) {
+                    self.dial_failed(reason);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn restore_connection(&mut self, saved: SavedConnection, workers: &Workers) {
         self.context.connections = saved.record.connections;
         let socket = saved.files.get(&SOCKET);
         let socket = socket.and_then(|socket| socket.try_clone().ok());

@@ -110,6 +110,37 @@ impl Drivers {
     }
 }
 
+/// Messages about the interface that a new switch has received, and the queues in them.
+type Received = Vec<(EventToSwitch, usize)>;
+
+impl Drivers {
+    /// Offers the interfaces to a new switch with room for this number of messages; returns those
+    /// that it gets.
+    fn offers(&mut self, is_quarantined: bool, room: usize) -> Received {
+        self.offer_interfaces(|port| port == PORT && is_quarantined);
+        self.sends(room)
+    }
+
+    fn sends(&mut self, room: usize) -> Received {
+        let got = std::cell::RefCell::new(Received::new());
+        let send = |event: &EventToSwitch, fds: &[std::os::fd::BorrowedFd<'_>]| {
+            let mut got = got.borrow_mut();
+            if got.len() == room {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
+            got.push((event.clone(), fds.len()));
+            Ok(())
+        };
+        self.send_offers(send).unwrap();
+        got.into_inner()
+    }
+}
+
+fn is_interface((event, _): &(EventToSwitch, usize)) -> bool {
+    let address = ipc::driving::address("p");
+    matches!(event, EventToSwitch::Interface { port: PORT, path, .. } if *path == address)
+}
+
 /// Returns the identity of an open file.
 fn inode(fd: impl AsFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_ino
@@ -398,5 +429,89 @@ fn vhost_devices_need_a_process() {
         let device = Device::open(&spec(Choice::Packet, false)).unwrap();
         assert!(is_for_switch(&packet(), &device));
         assert!(!is_for_switch(&vhost, &device));
+    });
+}
+
+#[test]
+fn a_new_switch_has_the_interface_without_a_dial() {
+    with_veth(|| {
+        let mut drivers = drivers(packet());
+        let frames = |drivers: &Drivers| drivers.state().counters.received.frames;
+        drivers.given();
+        drivers.count_interface(PORT, counters(3));
+        // An upgrade: until it takes over, the interface is the old switch's.
+        let got = drivers.offers(false, 9);
+        assert!(matches!(&got[..], [one] if is_interface(one) && one.1 == 1));
+        assert!(!drivers.has_offers());
+        drivers.count_interface(PORT, counters(4));
+        drivers.change_switch();
+        assert!(drivers.state().in_switch && frames(&drivers) == 4);
+        drivers.count_interface(PORT, counters(2));
+        assert_eq!(frames(&drivers), 6);
+        // A death.
+        drivers.lose_switch();
+        assert!(!drivers.state().in_switch);
+        assert_eq!(drivers.offers(false, 9).len(), 1);
+        drivers.change_switch();
+        assert!(drivers.state().in_switch && drivers.says().is_empty());
+        drivers.lose_interface(PORT, "a reason", false);
+        assert!(!drivers.state().in_switch);
+        drivers.given();
+        // An upgrade that is cancelled.
+        drivers.count_interface(PORT, counters(1));
+        assert_eq!(drivers.offers(false, 0).len(), 0);
+        assert!(drivers.has_offers());
+        drivers.withdraw_offers();
+        assert!(!drivers.has_offers() && drivers.sends(9).is_empty());
+        drivers.count_interface(PORT, counters(2));
+        assert!(drivers.state().in_switch && frames(&drivers) == 8);
+    });
+}
+
+#[test]
+fn only_an_interface_that_the_switch_may_serve_now_is_offered() {
+    with_veth(|| {
+        let offered = |drivers: &mut Drivers, is_quarantined| {
+            let got = drivers.offers(is_quarantined, 9).len();
+            drivers.change_switch();
+            assert_eq!(drivers.state().in_switch, got == 1);
+            got == 1
+        };
+        let mut drivers = drivers(packet());
+        assert!(offered(&mut drivers, false), "it was not dialled for");
+        assert!(!offered(&mut drivers, true), "the switch has crashed by it");
+        drivers.given();
+        drivers.lose_interface(PORT, "gone", true);
+        assert!(!offered(&mut drivers, false), "it is opened again");
+        drivers.given();
+        ip("link set up0 down");
+        assert!(!offered(&mut drivers, false), "it is down");
+        ip("link set up0 up");
+        assert!(offered(&mut drivers, false));
+        assert_eq!(drivers.state().reason, None);
+        let process = DriverSpec {
+            process: true,
+            ..packet()
+        };
+        drivers.set(vec![process]).unwrap();
+        assert!(!offered(&mut drivers, false), "a process serves it");
+    });
+}
+
+#[test]
+fn a_new_switch_gets_as_many_queues_as_there_is_room_for_and_the_others_later() {
+    with_veth(|| {
+        if File::open("/dev/net/tun").is_err() {
+            return testkit::skip::skipped("no TAP devices here");
+        }
+        let mut drivers = drivers(own_tap(20));
+        let more = EventToSwitch::InterfaceQueues { port: PORT };
+        let first = drivers.offers(false, 1);
+        assert_eq!(first, [(more.clone(), 8)]);
+        assert!(drivers.has_offers() && drivers.sends(0).is_empty());
+        assert_eq!(drivers.sends(1), [(more, 8)]);
+        let last = drivers.sends(9);
+        assert!(matches!(&last[..], [one] if is_interface(one) && one.1 == 4));
+        assert!(!drivers.has_offers());
     });
 }
