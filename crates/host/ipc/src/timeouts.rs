@@ -59,6 +59,9 @@ pub const PREPARE: Duration = Duration::from_secs(10);
 pub const QUIESCE: Duration = Duration::from_secs(2);
 /// Time for which a switch that quiesces waits for the decisions of open upcalls: 20 milliseconds.
 pub const QUIESCE_UPCALLS: Duration = Duration::from_millis(20);
+/// Time that full interfaces have, all of them together, to take what waits for them in a switch
+/// that quiesces: 50 milliseconds.
+pub const QUIESCE_INTERFACES: Duration = Duration::from_millis(50);
 /// Time in which the new switch must read the saved sessions: 2 seconds.
 pub const RESTORE: Duration = Duration::from_secs(2);
 /// Time in which the new switch must take over: 2 seconds.
@@ -77,6 +80,7 @@ const _: () = assert!(ms(USER_TABLE) < ms(PEER));
 const _: () = assert!(ms(LINK_ROOM) < ms(PEER) && ms(PEER) < ms(COMMAND));
 const _: () = assert!(ms(COMMAND) < ms(API_CLIENT) && ms(API_CLIENT) < ms(API_EXCHANGE));
 const _: () = assert!(ms(LINK_ROOM) < ms(HEARTBEAT) * HEARTBEATS as u128);
-const _: () = assert!(ms(API_SHUTDOWN) < ms(STOP) && ms(QUIESCE_UPCALLS) < ms(QUIESCE));
+const _: () = assert!(ms(API_SHUTDOWN) < ms(STOP));
+const _: () = assert!(ms(QUIESCE_UPCALLS) + ms(QUIESCE_INTERFACES) < ms(QUIESCE));
 const _: () = assert!(UPGRADE_MS < ms(EVENTS_RECONNECT));
 const _: () = assert!(ms(EVENTS_RECONNECT) < ms(UPGRADE_REPLY));

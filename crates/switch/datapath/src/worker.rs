@@ -287,8 +287,9 @@ impl Worker {
         }
     }
 
-    /// Forwards the frames of an interface's queue pair that were read already, and reads no more
-    /// until the pair is served again: the worker leaves it for good, or to another process.
+    /// Forwards the frames of an interface's queue pair that were read already, whatever limits
+    /// their port has, and reads no more until the pair is served again: the worker leaves it for
+    /// good, or to another process.
     pub fn finish_pair(&mut self, port: PortId, pair: u16) {
         self.switch.set_clock(nanos(self.upkeep.started.elapsed()));
         for _ in 0..BATCH {
@@ -298,8 +299,7 @@ impl Worker {
                 return;
             }
             let now = self.now();
-            let pair = (port, pair);
-            self.switch.serve_last(pair, now, &mut self.control);
+            self.switch.serve_last((port, pair), now, &mut self.control);
         }
     }
 

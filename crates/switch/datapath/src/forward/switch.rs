@@ -549,6 +549,21 @@ impl Switch<AttachedPort> {
         (faults, all)
     }
 
+    /// Returns whether frames of this worker wait for an interface that has taken no more: it has
+    /// deferred them.
+    pub fn awaits_interfaces(&mut self) -> bool {
+        let Fabric {
+            slots,
+            notifications,
+            ..
+        } = &mut self.fabric;
+        let mut deferred = notifications.deferred.iter();
+        deferred.any(|(id, _, _)| {
+            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+            slot.is_some_and(|slot| slot.port.interface().is_some())
+        })
+    }
+
     /// Subscribes to block events of the guests with deferred notifications. Returns `true` when
     /// one has blocked before the subscription. Without block events the clock ends the deferral.
     pub(crate) fn subscribe_deferred(&mut self) -> bool {

@@ -9,6 +9,7 @@
 //!              workers end their batches
 //!              and leave all queues;
 //!              control decides open upcalls;
+//!              full interfaces take what waits;
 //!              deferred notifications are sent
 //!              Quiesced
 //! supervisor                                   saved sessions, interfaces, TakeOver
@@ -19,8 +20,9 @@
 //!
 //! The position of a queue is in guest memory or in its journal, as after a crash. The hand-over
 //! happens between two batches, so that no frame is taken twice. Frames that wait for control are
-//! decided or dropped before. Deferred notifications are sent before, so that the serving process
-//! does not come back to a queue for them. Messages of VMMs wait in their sockets.
+//! decided or dropped before, and those that an interface has not taken yet are written or dropped:
+//! both are waited for, for a bounded time. Deferred notifications are sent before, so that the
+//! serving process does not come back to a queue for them. Messages of VMMs wait in their sockets.
 //! `EventToSwitch::Resume` undoes the hand-over until the next process receives
 //! `EventToSwitch::TakeOver`.
 
@@ -28,7 +30,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ipc::supervision::SwitchRequest;
-use ipc::timeouts::QUIESCE_UPCALLS;
+use ipc::timeouts::{QUIESCE_INTERFACES, QUIESCE_UPCALLS};
 use port::PortId;
 use rustix::event::PollFlags;
 
@@ -37,6 +39,9 @@ use crate::ports::crash_record;
 
 /// Interval between two checks for open upcalls, microseconds.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
+/// Interval between two checks for frames that wait for an interface, microseconds. Each is tried
+/// once a millisecond.
+const INTERFACE_INTERVAL: Duration = Duration::from_micros(500);
 /// Time after which open upcalls are sent again, milliseconds: the ring may have been full.
 const RESEND_TIMEOUT: Duration = Duration::from_millis(4);
 
@@ -52,7 +57,9 @@ impl Process {
         let at_ns = sys::time::monotonic_ns();
         self.workers.quiesce();
         self.drain_upcalls();
-        // Frames of upcalls have been delivered, too. No queue is used from here on.
+        self.drain_interfaces();
+        // Frames of upcalls have been delivered, too. No queue is used from here on. What an
+        // interface has not taken in time is tried once more, and dropped by name.
         self.workers.each(|w| w.switch.end_deferrals());
         self.report_interface_counters();
         // The next switch counts the connections anew.
@@ -80,6 +87,21 @@ impl Process {
                 self.workers.each(|w| w.resend_upcalls());
             }
             std::thread::sleep(CHECK_INTERVAL);
+        }
+    }
+
+    /// Waits until no frame waits for an interface, or not any longer: the workers try again
+    /// meanwhile. The time is one for all interfaces, so that others wait no longer for one that
+    /// takes nothing.
+    fn drain_interfaces(&self) {
+        let began = Instant::now();
+        while self
+            .workers
+            .each(|w| w.switch.awaits_interfaces())
+            .contains(&true)
+            && began.elapsed() <= QUIESCE_INTERFACES
+        {
+            std::thread::sleep(INTERFACE_INTERVAL);
         }
     }
 

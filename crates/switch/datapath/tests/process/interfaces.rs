@@ -3,16 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use ipc::driving::DriverCounters;
+use ipc::limits::{Limit, Limits, Rate};
 use ipc::supervision::{EventToSwitch, SwitchRequest};
-use ipc::switching::{PortPhase, Role};
+use ipc::switching::{PortPhase, Role, SwitchCommand};
 use port::{DropReason, PortId};
 use rustix::io::{read, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use testkit::GuestConfig;
 use testkit::packets::{Flow, udp};
 use testkit::wait::wait_until;
+use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, LIMIT};
 use crate::traffic::{disconnect, numbered};
@@ -245,6 +247,11 @@ fn an_interface_with_more_queues_than_its_port_is_refused() {
     });
 }
 
+fn copies(queues: &[OwnedFd]) -> Vec<OwnedFd> {
+    let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
+    queues.iter().map(copy).collect()
+}
+
 #[test]
 fn a_new_switch_serves_no_frame_before_it_has_all_interfaces() {
     const WAITING: u64 = 60;
@@ -307,4 +314,162 @@ fn an_interface_that_changes_before_it_serves_is_closed_and_dialled_for() {
         host.publish();
         is_up(&mut host, 1);
     }
+}
+
+/// Returns whether the switch has quiesced since the last call.
+fn has_quiesced(host: &Host) -> bool {
+    let requests = host.interface_requests();
+    let mut requests = requests.iter();
+    requests.any(|request| matches!(request, SwitchRequest::Quiesced { .. }))
+}
+
+/// Frames that a switch sends to an interface which takes none of them for now.
+struct Full {
+    host: Host,
+    systems: Vec<OwnedFd>,
+    guest: FakeGuest,
+    sent: u64,
+}
+
+impl Full {
+    /// Sends until frames wait: not as many as may wait.
+    fn new() -> Self {
+        let mut host = Host::with_ports([1]);
+        let (queues, systems) = interface(1);
+        host.add_interface(2, queues);
+        is_up(&mut host, 2);
+        let guest = host.guest(1, GuestConfig::default());
+        let sent = 0;
+        let mut full = Self {
+            host,
+            systems,
+            guest,
+            sent,
+        };
+        full.send();
+        // It waits for a decision, and the next one would be behind it.
+        assert!(left(&full.systems) == full.frame(0));
+        while full.waiting() < 60 {
+            full.send();
+        }
+        full
+    }
+
+    fn frame(&self, seq: u64) -> Vec<u8> {
+        numbered(1, 2, seq, 1400)
+    }
+
+    /// Sends a frame, and waits until the switch has taken it.
+    fn send(&mut self) {
+        self.guest.send(&self.frame(self.sent)).expect("room");
+        self.sent += 1;
+        wait_until("the frame is taken", || {
+            let (taken, reached, dropped) = self.host.totals();
+            assert_eq!(dropped, 0);
+            taken == self.sent && reached <= self.sent
+        });
+    }
+
+    /// Frames that the interface has not taken.
+    fn waiting(&self) -> u64 {
+        self.sent - self.host.counts(2).to_guest.packets
+    }
+
+    /// Reads the next frame, if there is one.
+    fn read(&self, seq: u64) -> bool {
+        let mut frame = [0; 2000];
+        let len = read(&self.systems[0], &mut frame[..]);
+        len.is_ok_and(|len| {
+            assert!(frame[HEADER.len()..len] == self.frame(seq), "frame {seq}");
+            true
+        })
+    }
+
+    fn dropped(&self) -> u64 {
+        self.host.counts(2).drops[DropReason::ReceiverFull as usize]
+    }
+}
+
+/// On a busy machine the interface may be late for once, or the switch.
+#[test]
+fn frames_that_wait_for_a_full_interface_leave_before_a_hand_over() {
+    let leave = |_: &i32| {
+        let full = Full::new();
+        full.host.send_event(&EventToSwitch::Quiesce);
+        std::thread::sleep(Duration::from_millis(10));
+        let mut seen = 1;
+        while !has_quiesced(&full.host) {
+            seen += u64::from(full.read(seen));
+        }
+        while full.read(seen) {
+            seen += 1;
+        }
+        let dropped = full.dropped();
+        assert_eq!((seen + dropped, full.waiting()), (full.sent, dropped));
+        dropped == 0
+    };
+    let times = (0..5).filter(leave).count();
+    assert!(times >= 3, "all have left {times} times of 5");
+}
+
+#[test]
+fn an_interface_that_takes_nothing_does_not_prevent_a_hand_over() {
+    let mut full = Full::new();
+    full.host.send_event(&EventToSwitch::Quiesce);
+    wait_until("the switch has quiesced", || has_quiesced(&full.host));
+    let dropped = full.dropped();
+    assert!(dropped > 50 && dropped == full.waiting(), "{dropped}");
+    let mut seen = 1;
+    while full.read(seen) {
+        seen += 1;
+    }
+    assert_eq!(seen + dropped, full.sent);
+    full.host.send_event(&EventToSwitch::Resume);
+    full.guest.send(&full.frame(full.sent)).expect("room");
+    assert!(left(&full.systems) == full.frame(full.sent));
+    disconnect([full.guest]);
+}
+
+#[test]
+fn what_was_read_from_an_interface_with_a_limit_is_forwarded_before_a_hand_over() {
+    const FRAMES: u64 = 100;
+    let mut host = Host::with_ports([1]);
+    let (queues, systems) = interface(1);
+    let kernel = copies(&queues);
+    host.add_interface(2, queues);
+    is_up(&mut host, 2);
+    let mut guest = host.guest(1, GuestConfig::default());
+    let few = Rate {
+        per_second: 5,
+        burst: 5,
+    };
+    let limits = Limits {
+        from_guest: Limit {
+            packets: Some(few),
+            bits: None,
+        },
+        ..Limits::default()
+    };
+    let order = SwitchCommand::SetLimits(PortId(2), limits);
+    host.order(order, &[]).unwrap();
+    let frame = |seq| numbered(2, 1, seq, 200);
+    (0..FRAMES).for_each(|seq| arrives(&systems[0], &frame(seq)));
+    assert!(guest.recv(LIMIT).unwrap().expect("a frame").frame == frame(0));
+    host.send_event(&EventToSwitch::Quiesce);
+    wait_until("the switch has quiesced", || has_quiesced(&host));
+    let mut seq = 1;
+    for got in guest.recv_all().unwrap() {
+        assert!(got.frame == frame(seq), "frame {seq}");
+        seq += 1;
+    }
+    // The rest waits in the interface.
+    let mut bytes = [0; 2000];
+    while let Ok(len) = read(&kernel[0], &mut bytes[..]) {
+        assert!(bytes[HEADER.len()..len] == frame(seq), "frame {seq}");
+        seq += 1;
+    }
+    assert_eq!(seq, FRAMES);
+    assert_eq!(host.totals().2, 0);
+    host.send_event(&EventToSwitch::Resume);
+    disconnect([guest]);
 }
