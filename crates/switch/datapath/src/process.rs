@@ -12,6 +12,8 @@ mod mirrors;
 mod saved_connections;
 pub mod session_store;
 mod sweeps;
+#[cfg(test)]
+mod tests;
 mod tracking;
 
 use std::collections::BTreeMap;
@@ -115,6 +117,11 @@ struct Sessions {
 /// # Errors
 /// A malformed start message, or a system error at start or in `epoll_wait`.
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    start(link, close)?.run()
+}
+
+/// Starts all threads but this one, and returns the state of this one.
+fn start(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<Process> {
     let mut supervisor = SupervisorLink::new(link);
     let (settings, counters, slots) = receive_start(&mut supervisor)?;
     supervisor.set_nonblocking()?;
@@ -152,7 +159,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     )?;
     epoll::add(&epoll, &notices, Token::Notices.encode(), EventFlags::IN)?;
     close()?;
-    let mut process = Process {
+    Ok(Process {
         epoll,
         supervisor,
         control: None,
@@ -173,8 +180,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         pending_acks: 0,
         stop: false,
         quiesced: false,
-    };
-    process.run()
+    })
 }
 
 /// Receives the first message of the supervisor.
