@@ -188,6 +188,9 @@ impl Netns {
             }
         });
         let socket = bound.expect("rights, and an interface");
+        // Room for what comes while a test does something else.
+        let room = net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20);
+        room.expect("rights");
         let limit = net::sockopt::Timeout::Recv;
         net::sockopt::set_socket_timeout(&socket, limit, Some(LIMIT)).expect("a limit");
         Wire(socket)

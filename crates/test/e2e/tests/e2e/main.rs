@@ -17,6 +17,7 @@ mod full_uplinks;
 mod guest_image;
 mod guest_memory;
 mod hostile;
+mod interfaces;
 mod iommu;
 mod iommu_qemu;
 mod jumbo;
