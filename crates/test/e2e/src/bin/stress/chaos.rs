@@ -48,7 +48,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How often the API is looked at.
 const PROBE: Duration = Duration::from_millis(1);
 /// Streams of a round. Their numbers are used again after some thousand rounds.
-const STREAMS: u16 = 4;
+const STREAMS: u16 = 6;
 
 /// Runs for `time`, prints the books and writes them to a file.
 ///
@@ -58,7 +58,7 @@ pub(crate) fn chaos(plan: &Plan, time: Duration) -> Result<()> {
     let host = match Host::new() {
         Ok(host) => Some(host),
         Err(error) => {
-            progress(&format!("without a TAP port and its driver: {error:#}"));
+            progress(&format!("without interfaces of the host: {error:#}"));
             None
         }
     };
@@ -203,7 +203,7 @@ impl<'a> StormControl<'a> {
 
     /// Kills a process, or has a guest lose its VMM or reboot.
     fn deed(&mut self) -> Result<()> {
-        let guests = if self.has_host { 3 } else { 2 };
+        let guests = if self.has_host { 4 } else { 2 };
         let guest = self.rng.below(guests) as usize;
         match self.rng.below(6) {
             0 | 1 => self.kill(Victim::Switch),

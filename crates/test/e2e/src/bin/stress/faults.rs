@@ -3,8 +3,11 @@
 //!
 //! ```text
 //!   p0 <----------> p1      two guests, the pair
-//!   p2 <----------> t0      a guest and the host, over a TAP port with its driver
+//!   p2 <----------> t0      a guest and the host, over a TAP port
+//!   p3 <----------> u0      a guest and the host, over a packet socket
 //! ```
+//! The switch serves the interfaces, but for the TAP device where a driver is killed.
+//!
 //! Each kill has a Lasthop of its own: the restart of a driver that fails repeatedly is delayed,
 //! and that delay would be measured. The client is one thread that does everything in turn and
 //! never sleeps.
@@ -20,7 +23,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use self::outcome::Outcome;
-use self::traffic::{Guests, Host};
+use self::traffic::{Guests, Host, Interface};
 use crate::{Plan, progress};
 use e2e::lasthop::port_table;
 use e2e::machine::pin;
@@ -60,7 +63,7 @@ impl Victim {
     /// As `lasthop status` calls its process.
     pub(crate) fn process(self) -> String {
         match self {
-            Self::Driver => format!("driver {}", traffic::TAP),
+            Self::Driver => format!("driver {}", Interface::Tap.port()),
             Self::Upgrade => Self::Switch.name().to_owned(),
             other => other.name().to_owned(),
         }
@@ -89,7 +92,7 @@ fn run(plan: &Plan, kills: u32, victims: &[Victim], guests: Guests) -> Result<Ou
     let host = match Host::new() {
         Ok(host) => Some(host),
         Err(error) => {
-            outcome.note(format!("without a TAP port and its driver: {error:#}"));
+            outcome.note(format!("without interfaces of the host: {error:#}"));
             None
         }
     };
@@ -118,9 +121,10 @@ fn run(plan: &Plan, kills: u32, victims: &[Victim], guests: Guests) -> Result<Ou
 /// Pair and host are in segments of their own, so that neither sees frames of the other. `process`:
 /// the TAP port has a driver process.
 pub(crate) fn configuration(host: Option<&Host>, process: bool) -> String {
-    let segments = ["pair", "host"].map(|name| format!("\n[[segment]]\nname = \"{name}\"\n"));
-    let pair = ["p0", "p1"].map(|port| port_table(port, "pair"));
-    let tap = host.map(|host| port_table("p2", "host") + &host.port_table("host", process));
-    let tables = [&segments[..], &pair[..], tap.as_slice()].concat();
-    format!("[switch]\nname = \"faults\"\n{}", tables.concat())
+    let pair = ["p0", "p1"].map(|port| port_table(port, "pair")).concat();
+    let host = host.map(|host| host.port_tables(process));
+    format!(
+        "[switch]\nname = \"faults\"\n\n[[segment]]\nname = \"pair\"\n{pair}{}",
+        host.unwrap_or_default()
+    )
 }

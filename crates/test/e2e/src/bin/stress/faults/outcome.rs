@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Victim;
-use super::traffic::Route;
+use super::traffic::{Interface, Route};
 use super::trial::{Seen, Trial};
 use crate::Plan;
 use e2e::machine::Machine;
@@ -81,7 +81,7 @@ impl Outcome {
             "dropped by name",
             "twice",
         ];
-        let routes = [Route::Pair, Route::Uplink];
+        let routes = Route::ALL;
         let mut rows: Vec<Vec<String>> = routes
             .iter()
             .filter_map(|&route| self.before(route))
@@ -147,7 +147,7 @@ impl Outcome {
             "shows the new process p50, ms",
             "p99",
             "max",
-            "guests dialled again, most of 3",
+            "guests dialled again, most of 4",
             "guests affected, most",
         ];
         let row = |victim: &Victim| {
@@ -170,14 +170,16 @@ impl Outcome {
 fn name(route: Route) -> &'static str {
     match route {
         Route::Pair => "guest to guest",
-        Route::Uplink => "guest to host, TAP",
+        Route::Host(Interface::Tap) => "guest to host, TAP",
+        Route::Host(Interface::Packet) => "guest to host, packet socket",
     }
 }
 
 fn of_route(trial: &Trial, route: Route) -> Option<&Seen> {
     match route {
         Route::Pair => Some(&trial.pair),
-        Route::Uplink => trial.uplink.as_ref(),
+        Route::Host(Interface::Tap) => trial.tap.as_ref(),
+        Route::Host(Interface::Packet) => trial.packet.as_ref(),
     }
 }
 
@@ -206,7 +208,8 @@ mod tests {
             api_ms: 2.0 * gap_ms,
             replaced_ms: 3.0 * gap_ms,
             pair: seen.clone(),
-            uplink: None,
+            tap: None,
+            packet: None,
             redialled: 0,
             affected: 2,
             damaged: 0,

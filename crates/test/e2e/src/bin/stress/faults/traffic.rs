@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,9 @@ use testkit::packets::{Flow, arp_reply, mac, numbered_payload, numbered_read, pa
 use testkit::{FakeGuest, GuestConfig};
 
 use super::stream::Stream;
-use e2e::lasthop::Lasthop;
+use e2e::lasthop::{Lasthop, port_table};
 use e2e::namespace;
 
-/// The port between guest and host.
-pub(crate) const TAP: &str = "t0";
-/// Its number among the test guests, for addresses.
-const HOST: u8 = 9;
 /// Of each direction, in frames a second.
 const PAIR_RATE: f64 = 10_000.0;
 const HOST_RATE: f64 = 2_000.0;
@@ -43,21 +40,75 @@ const LOOK: Duration = Duration::from_millis(1);
 const DIAL: Duration = Duration::from_secs(1);
 const ETHER_ARP: [u8; 2] = [8, 6];
 
-/// The host's side of the TAP port, in a network namespace of its own.
-pub(crate) struct Host {
+/// Interface between a guest and the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interface {
+    /// A TAP device of a port.
+    Tap,
+    /// One end of a veth pair, by a packet socket; the host's socket is at the other end.
+    Packet,
+}
+
+impl Interface {
+    pub(crate) const ALL: [Self; 2] = [Self::Tap, Self::Packet];
+
+    /// The port.
+    pub(crate) fn port(self) -> &'static str {
+        match self {
+            Self::Tap => "t0",
+            Self::Packet => "u0",
+        }
+    }
+
+    /// The index of the guest that it leads to, and that guest's port.
+    fn guest(self) -> (usize, &'static str) {
+        match self {
+            Self::Tap => (2, "p2"),
+            Self::Packet => (3, "p3"),
+        }
+    }
+
+    /// The host's number among the test guests, for addresses.
+    fn number(self) -> u8 {
+        match self {
+            Self::Tap => 9,
+            Self::Packet => 8,
+        }
+    }
+
+    fn mac(self) -> String {
+        mac(self.number())
+            .map(|byte| format!("{byte:02x}"))
+            .join(":")
+    }
+}
+
+/// The host's side of a port, in a network namespace of its own.
+struct HostSide {
     socket: UdpSocket,
     namespace: File,
 }
 
-impl Host {
-    pub(crate) fn new() -> Result<Self> {
-        namespace::inside_new(|| {
-            File::options()
-                .read(true)
-                .write(true)
-                .open("/dev/net/tun")
-                .context("/dev/net/tun")?;
-            let port = Flow::v4(3, HOST).dst_port;
+impl HostSide {
+    fn new(interface: Interface) -> Result<Self> {
+        namespace::inside_new(move || {
+            match interface {
+                Interface::Tap => {
+                    let mut tun = File::options();
+                    tun.read(true)
+                        .write(true)
+                        .open("/dev/net/tun")
+                        .context("/dev/net/tun")?;
+                }
+                Interface::Packet => {
+                    let (mac, number) = (interface.mac(), interface.number());
+                    ip("link add up0 type veth peer name wire0")?;
+                    ip(&format!("link set wire0 address {mac} up"))?;
+                    ip("link set up0 up")?;
+                    ip(&format!("address add 10.0.0.{number}/24 dev wire0"))?;
+                }
+            }
+            let port = Flow::v4(3, interface.number()).dst_port;
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
             socket.set_nonblocking(true)?;
             let namespace = File::open("/proc/thread-self/ns/net")?;
@@ -65,15 +116,50 @@ impl Host {
         })
     }
 
-    /// The TAP port, for a configuration; with a `process` of its own, or served by the switch.
-    pub(crate) fn port_table(&self, segment: &str, process: bool) -> String {
+    /// The namespace, for a configuration.
+    fn netns(&self) -> String {
         let namespace = self.namespace.as_raw_fd();
-        let mac = mac(HOST).map(|byte| format!("{byte:02x}")).join(":");
+        format!("/proc/{}/fd/{namespace}", std::process::id())
+    }
+}
+
+/// `ip` with these arguments.
+fn ip(arguments: &str) -> Result<()> {
+    let status = Command::new("ip").args(arguments.split(' ')).status()?;
+    ensure!(status.success(), "ip {arguments} failed");
+    Ok(())
+}
+
+/// The host, behind a TAP port and behind a packet socket.
+pub(crate) struct Host([HostSide; 2]);
+
+impl Host {
+    pub(crate) fn new() -> Result<Self> {
+        let [tap, packet] = Interface::ALL.map(HostSide::new);
+        Ok(Self([tap?, packet?]))
+    }
+
+    fn side(&self, interface: Interface) -> &HostSide {
+        &self.0[interface as usize]
+    }
+
+    /// The ports, for a configuration, in segments of their own. The TAP port has a `process`, or
+    /// is served by the switch, as the other one is.
+    pub(crate) fn port_tables(&self, process: bool) -> String {
+        let [tap, packet] = Interface::ALL.map(|interface| {
+            let (port, (_, guest)) = (interface.port(), interface.guest());
+            let netns = self.side(interface).netns();
+            format!(
+                "\n[[segment]]\nname = \"host-{port}\"\n{}\n[[port]]\nname = \"{port}\"\n\
+                 segment = \"host-{port}\"\nnetns = \"{netns}\"\n",
+                port_table(guest, &format!("host-{port}")),
+            )
+        });
+        let (number, mac) = (Interface::Tap.number(), Interface::Tap.mac());
         format!(
-            "\n[[port]]\nname = \"{TAP}\"\nkind = \"tap\"\nsegment = \"{segment}\"\n\
-             netns = \"/proc/{}/fd/{namespace}\"\ndriver_process = {process}\n\
-             address = \"10.0.0.{HOST}/24\"\nmac = \"{mac}\"\n",
-            std::process::id(),
+            "{tap}kind = \"tap\"\ndriver_process = {process}\naddress = \"10.0.0.{number}/24\"\n\
+             mac = \"{mac}\"\n{packet}kind = \"uplink\"\ninterface = \"up0\"\n\
+             driver = \"packet\"\n"
         )
     }
 }
@@ -83,16 +169,22 @@ impl Host {
 pub(crate) enum Route {
     /// Guest to guest.
     Pair,
-    /// Guest to host, over the TAP port.
-    Uplink,
+    /// Guest to host.
+    Host(Interface),
 }
 
 impl Route {
+    pub(crate) const ALL: [Self; 3] = [
+        Self::Pair,
+        Self::Host(Interface::Tap),
+        Self::Host(Interface::Packet),
+    ];
+
     /// The ports on the way.
     pub(crate) fn ports(self) -> [&'static str; 2] {
         match self {
             Self::Pair => ["p0", "p1"],
-            Self::Uplink => ["p2", TAP],
+            Self::Host(interface) => [interface.guest().1, interface.port()],
         }
     }
 }
@@ -120,7 +212,7 @@ impl Guests {
 pub(crate) enum End {
     /// Counted from 0.
     Guest(usize),
-    Host,
+    Host(Interface),
 }
 
 impl End {
@@ -128,7 +220,7 @@ impl End {
     fn number(self) -> u8 {
         match self {
             Self::Guest(index) => u8::try_from(index).unwrap_or_default() + 1,
-            Self::Host => HOST,
+            Self::Host(interface) => interface.number(),
         }
     }
 }
@@ -269,7 +361,7 @@ impl<'a> Traffic<'a> {
         guests: Guests,
         host: Option<&'a Host>,
     ) -> Result<Self> {
-        let count = if host.is_some() { 3 } else { 2 };
+        let count = if host.is_some() { 4 } else { 2 };
         let seats: Result<_> = (0..count)
             .map(|index| Seat::attach(lasthop, guests, index))
             .collect();
@@ -291,16 +383,18 @@ impl<'a> Traffic<'a> {
     /// forgotten.
     pub(crate) fn begin(&mut self, first: u16) {
         let now = Instant::now();
-        let (a, b, c) = (End::Guest(0), End::Guest(1), End::Guest(2));
+        let (a, b) = (End::Guest(0), End::Guest(1));
         let mut ways = vec![(Route::Pair, a, b), (Route::Pair, b, a)];
-        if self.host.is_some() {
-            ways.extend([(Route::Uplink, c, End::Host), (Route::Uplink, End::Host, c)]);
+        for interface in self.host.iter().flat_map(|_| Interface::ALL) {
+            let (guest, host) = (End::Guest(interface.guest().0), End::Host(interface));
+            let route = Route::Host(interface);
+            ways.extend([(route, guest, host), (route, host, guest)]);
         }
         let pair_rate = self.guests.rate();
         let lane = |(id, (route, from, to))| {
             let rate = match route {
                 Route::Pair => pair_rate,
-                Route::Uplink => HOST_RATE,
+                Route::Host(_) => HOST_RATE,
             };
             Lane {
                 route,
@@ -386,7 +480,9 @@ impl<'a> Traffic<'a> {
         for index in 0..self.seats.len() {
             self.receive(index)?;
         }
-        self.receive_at_host()?;
+        for interface in Interface::ALL {
+            self.receive_at_host(interface)?;
+        }
         if self.looked.elapsed() >= LOOK {
             self.seats.iter_mut().for_each(Seat::look);
             self.looked = Instant::now();
@@ -402,11 +498,12 @@ impl<'a> Traffic<'a> {
                 let payload = numbered_payload(lane.stream.next(), PAYLOAD);
                 let sent = match (lane.from, self.host) {
                     (End::Guest(index), _) => self.seats[index].send(&udp(&flow, &payload))?,
-                    (End::Host, Some(host)) => {
+                    (End::Host(interface), Some(host)) => {
                         let to = SocketAddr::new(flow.dst, flow.dst_port);
-                        host.socket.send_to(&payload, to).is_ok()
+                        let socket = &host.side(interface).socket;
+                        socket.send_to(&payload, to).is_ok()
                     }
-                    (End::Host, None) => false,
+                    (End::Host(_), None) => false,
                 };
                 if sent {
                     lane.stream.was_sent();
@@ -437,19 +534,24 @@ impl<'a> Traffic<'a> {
 
     /// The only one who asks is the host.
     fn answer_arp(&mut self, index: usize) -> Result<()> {
+        let mut all = Interface::ALL.into_iter();
+        let Some(asker) = all.find(|interface| interface.guest().0 == index) else {
+            return Ok(());
+        };
         let address = |end: End| (mac(end.number()), Ipv4Addr::new(10, 0, 0, end.number()));
-        let answer = arp_reply(address(End::Guest(index)), address(End::Host));
+        let answer = arp_reply(address(End::Guest(index)), address(End::Host(asker)));
         self.seats[index].send(&answer)?;
         self.seats[index].flush();
         Ok(())
     }
 
-    fn receive_at_host(&mut self) -> Result<()> {
+    fn receive_at_host(&mut self, interface: Interface) -> Result<()> {
         let Some(host) = self.host else { return Ok(()) };
+        let socket = &host.side(interface).socket;
         let mut payload = [0; 2048];
         loop {
-            match host.socket.recv(&mut payload) {
-                Ok(length) => self.see(End::Host, &payload[..length]),
+            match socket.recv(&mut payload) {
+                Ok(length) => self.see(End::Host(interface), &payload[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 // What ICMP said about frames before.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Victim;
 use super::probe::{Probe, Processes};
-use super::traffic::{End, Guests, Host, Route, Traffic};
+use super::traffic::{End, Guests, Host, Interface, Route, Traffic};
 use crate::Plan;
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
@@ -64,7 +64,8 @@ pub(super) struct Trial {
     pub(super) api_ms: f64,
     pub(super) replaced_ms: f64,
     pub(super) pair: Seen,
-    pub(super) uplink: Option<Seen>,
+    pub(super) tap: Option<Seen>,
+    pub(super) packet: Option<Seen>,
     /// Guests that had to dial again, and guests that did or whose frames did not all arrive.
     pub(super) redialled: usize,
     pub(super) affected: usize,
@@ -77,12 +78,16 @@ impl Trial {
         let route = |name: &str, seen: &Seen| {
             format!("{name} {:.2} ms, {} lost; ", seen.gap_ms, seen.lost())
         };
-        let uplink = self.uplink.as_ref().map(|seen| route("uplink", seen));
+        let seen = [
+            ("pair", Some(&self.pair)),
+            ("TAP", self.tap.as_ref()),
+            ("packet", self.packet.as_ref()),
+        ];
+        let routes = seen.map(|(name, seen)| seen.map(|seen| route(name, seen)));
         format!(
-            "{}: {}{}API after {:.2} ms",
+            "{}: {}API after {:.2} ms",
             self.victim.name(),
-            route("pair", &self.pair),
-            uplink.unwrap_or_default(),
+            routes.map(Option::unwrap_or_default).concat(),
             self.api_ms,
         )
     }
@@ -280,17 +285,18 @@ impl<'a> Running<'a> {
         affected.extend(self.short());
         affected.sort_unstable();
         affected.dedup();
-        let has_uplink = self
-            .traffic
-            .lanes()
-            .iter()
-            .any(|lane| lane.route == Route::Uplink);
+        let seen_at = |interface| {
+            let route = Route::Host(interface);
+            let mut lanes = self.traffic.lanes().iter();
+            lanes.any(|lane| lane.route == route).then(|| seen(route))
+        };
         Trial {
             victim: self.victim,
             api_ms: since(times.answered),
             replaced_ms: since(times.replaced),
             pair: seen(Route::Pair),
-            uplink: has_uplink.then(|| seen(Route::Uplink)),
+            tap: seen_at(Interface::Tap),
+            packet: seen_at(Interface::Packet),
             redialled,
             affected: affected.len(),
             damaged: self.traffic.damaged,
@@ -326,7 +332,7 @@ impl<'a> Running<'a> {
         let guests = short.flat_map(|lane| [lane.from, lane.to]);
         let index = |end| match end {
             End::Guest(index) => Some(index),
-            End::Host => None,
+            End::Host(_) => None,
         };
         guests.filter_map(index).collect()
     }
