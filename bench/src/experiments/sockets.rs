@@ -63,9 +63,9 @@ pub(crate) const TAP: &str = "kernel, TAP ports";
 const VETH: &str = "kernel, veth";
 const NOTES: [&str; 3] = [
     "one program has both ends, under 'lasthop net run' with the library's sockets, which looks on \
-     for 100 us at most before it sleeps, or sleeps at once; client and server that spin have a core each, \
-     which they share with the switch where there are two, and all else runs where the kernel \
-     places it",
+     for 100 us at most before it sleeps, or sleeps at once; client and server that spin have a \
+     core each, which they share with the switch where there are two, and all else runs where the \
+     kernel places it",
     "software's part is half a round trip less the time of a cache line from core to core and \
      back, which stands for the paper's hardware and link: a message crosses from client to switch \
      and from switch to server",

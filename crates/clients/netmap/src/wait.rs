@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use interpose::{Mask, system};
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd};
-use polling::{LONGEST_LOOK, Look, Measured, Waiter};
+use polling::{LONGEST_LOOK, Look, SleepSample, Waiter};
 use rustix::io::Errno;
 
 use crate::device::{DEVICES, Device};
@@ -328,7 +328,7 @@ fn sleep(
 }
 
 /// Measures the price of a sleep, now and then.
-fn measure_sleep() -> Option<Measured> {
+fn measure_sleep() -> Option<SleepSample> {
     if mode() != Mode::Adaptive {
         return None;
     }

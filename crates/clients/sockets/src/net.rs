@@ -1,9 +1,10 @@
 //! A stack that threads share: who handles frames, and when.
 //!
 //! Every call handles the frames that have come, under one lock. A thread that must wait looks on
-//! while that has been cheaper lately (crate `polling`) and then sleeps, on a descriptor of its own that the others signal. One of those who
-//! sleep, the leader, sleeps on the switch's call and on the stack's timers too. A thread of the
-//! library is the leader while no other thread sleeps or calls:
+//! while that has been cheaper lately (crate `polling`). Then it sleeps, on a descriptor of its own
+//! that the others signal. One of those who sleep, the leader, sleeps on the switch's call and on
+//! the stack's timers too. A thread of the library is the leader while no other thread sleeps or
+//! calls:
 //!
 //! * It looks every [`LOOK`] whether it is needed, and is not while there were calls.
 //! * While another thread has been the leader for longer than that, it does not look; that

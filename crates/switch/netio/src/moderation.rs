@@ -19,7 +19,7 @@ use std::time::Duration;
 const LARGE: u32 = 2048;
 /// Small frames in one direction that are worth a pause.
 const MIN_BURST: usize = 4;
-/// Length of a pause, in microseconds. At that rate [`MIN_BURST`] are 80 000 frames a second.
+/// Length of a pause, in microseconds. The least burst in it makes 80 000 frames a second.
 pub const PAUSE: Duration = Duration::from_micros(50);
 
 /// Moderation state: see the module.

@@ -54,7 +54,7 @@ use balance::Balance;
 use price::Price;
 pub use price::Sample;
 use shared_core::SharedCore;
-pub use waiter::{Look, Measured, Waiter};
+pub use waiter::{Look, SleepSample, Waiter};
 
 /// The longest look without a setting, microseconds: longer than the wake-up of most machines.
 pub const LONGEST_LOOK: Duration = Duration::from_micros(100);

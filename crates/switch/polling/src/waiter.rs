@@ -9,7 +9,7 @@ use sys::time::{lateness, monotonic, of_thread};
 
 use super::{AdaptivePoll, Poll, PollDecision, Sample};
 
-/// What a look costs.
+/// Price of a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
     /// Some loads.
@@ -73,8 +73,8 @@ impl Waiter {
     }
 
     /// Notes at the time `now` that nothing was there. Returns whether to look on, and gives the
-    /// core to a thread that waits for it now and then; else the thread is to request notifications
-    /// and sleep.
+    /// core to a thread that waits for it now and then; else the thread requests notifications
+    /// and sleeps.
     #[inline]
     pub fn looks_on(&mut self, now: Duration) -> bool {
         if self.poll.found_nothing(now, None) == PollDecision::Sleep {
@@ -100,23 +100,23 @@ impl Waiter {
     /// Measures the price of a sleep, now and then. To be called before each sleep; what it returns
     /// is for [`Waiter::slept`].
     #[must_use]
-    pub fn before_sleep(&mut self) -> Measured {
+    pub fn before_sleep(&mut self) -> SleepSample {
         match self.poll.next_sleep() {
-            Sample::None => Measured(None),
-            Sample::CpuTime => Measured(Some(of_thread())),
+            Sample::None => SleepSample(None),
+            Sample::CpuTime => SleepSample(Some(of_thread())),
             Sample::WakeUp(time) => {
                 let late = match self.has_slack {
                     true => without_slack(|| lateness(time)),
                     false => lateness(time),
                 };
                 self.poll.woke_late(late);
-                Measured(None)
+                SleepSample(None)
             }
         }
     }
 
     /// Ends the measurement of a sleep.
-    pub fn slept(&mut self, Measured(before): Measured) {
+    pub fn slept(&mut self, SleepSample(before): SleepSample) {
         if let Some(before) = before {
             self.poll.slept(of_thread().saturating_sub(before));
         }
@@ -125,7 +125,7 @@ impl Waiter {
 
 /// The CPU time of the thread before a sleep that is measured.
 #[derive(Debug)]
-pub struct Measured(Option<Duration>);
+pub struct SleepSample(Option<Duration>);
 
 /// Calls `act` with timers that end when they are due, not up to 50 us later.
 fn without_slack<T>(act: impl FnOnce() -> T) -> T {

@@ -31,7 +31,7 @@ impl UserWorker {
             return Ok(());
         }
         let now = now();
-        if events.len() > 0 {
+        if !events.is_empty() {
             self.waiter.found();
         }
         for event in events {

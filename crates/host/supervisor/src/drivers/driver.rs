@@ -57,7 +57,7 @@ pub(super) struct History {
     pub(super) restarts: u32,
 }
 
-/// What a new process needs.
+/// Resources and settings of a new process.
 pub(super) struct ProcessStart<'a> {
     pub(super) binaries: &'a Binaries,
     pub(super) groups: &'a mut DriverGroups,

@@ -100,7 +100,7 @@ impl AttachedPort {
         interface.is_some_and(|interface| !interface.has_frames(pair))
     }
 
-    /// Returns whether `pair`, which [rests](Self::rests), is to be left alone for the time of
+    /// Returns whether the worker leaves `pair`, which [rests](Self::rests), alone for the time of
     /// [`netio::PAUSE`]: its next frames are taken together then.
     pub fn gathers(&mut self, pair: u16) -> bool {
         let interface = self.interface.as_deref_mut();

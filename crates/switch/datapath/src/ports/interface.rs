@@ -199,8 +199,8 @@ impl InterfacePort {
         pair.is_some_and(|pair| pair.receive.with(|queue| queue.may_have_frames()))
     }
 
-    /// Returns whether a pair without frames is to be left alone for the time of [`netio::PAUSE`],
-    /// because many small ones came lately.
+    /// Returns whether a pair without frames gathers some for the time of [`netio::PAUSE`]: many
+    /// small ones came lately.
     pub fn end_burst(&mut self, pair: u16) -> bool {
         let pair = self.pairs.get_mut(usize::from(pair));
         pair.is_some_and(|pair| pair.receive.with(ReceiveQueue::end_burst))
