@@ -617,8 +617,7 @@ impl Net {
             if is_ready || is_over || of_others > 0 {
                 return Ok(Some(of_others));
             }
-            // The switch, which is to bring what is awaited, may have no other core: each look
-            // yields it.
+            // Each look yields the core: the switch may have no other one.
             if with_waiter(longest, |waiter| waiter.looks_on(now())) != Some(true) {
                 return Ok(None);
             }
