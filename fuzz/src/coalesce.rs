@@ -15,6 +15,8 @@ use wire::{MacAddr, SNAPSHOT, VlanTci, tcp, udp};
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 /// Do not fragment, in the first byte of flags and offset of an IPv4 header.
 const DF: u8 = 0x40;
+/// Place of the ports of TCP and UDP over IPv4, without a tag and options.
+const PORTS: usize = 34;
 /// Most bytes of payload of a frame.
 const PAYLOAD: u16 = 1500;
 
@@ -229,10 +231,22 @@ fn check(came: &[Vec<u8>], left: &[Vec<u8>]) {
 }
 
 /// A flow, by the parser of whole frames: tag, protocol, addresses, ports; none for a frame that
-/// may be of any.
+/// may be of any. One of plain IPv4 has its ports in their place even if a length in it is wrong.
 type Key = Option<(Option<u16>, u8, (u128, u128), (u16, u16))>;
 
 fn key(frame: &[u8]) -> Key {
+    let ports_end = PORTS + 4;
+    let is_plain = frame.len() >= ports_end
+        && frame[12..15] == [0x08, 0x00, 0x45]
+        && frame[20] & !DF == 0
+        && frame[21] == 0
+        && matches!(frame[23], tcp::PROTOCOL | udp::PROTOCOL);
+    if is_plain {
+        let four = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four"));
+        let (src, dst, ports) = (four(26), four(30), four(PORTS));
+        let ports = ((ports >> 16) as u16, ports as u16);
+        return Some((None, frame[23], (src.into(), dst.into()), ports));
+    }
     let p = ParsedHeaders::parse(frame, frame.len());
     let transport = matches!(p.l4_proto, tcp::PROTOCOL | udp::PROTOCOL);
     if p.l4_offset.is_none() || !transport || p.fragment != Fragment::No {

@@ -132,14 +132,12 @@ pub fn run(data: &[u8]) {
     check(&table, &all);
     let mut tracker = Tracker::new(&table).expect("a slot");
     for number in 0..2 * CONNECTIONS {
-        let committed = open(&mut tracker, &settings, number, now);
-        assert!(
-            matches!(
-                committed,
-                CommitResult::Opened(_) | CommitResult::Renewed(_)
-            ),
-            "{committed:?}"
-        );
+        match open(&mut tracker, &settings, number, now) {
+            CommitResult::Opened(_) | CommitResult::Renewed(_) => {}
+            // One whose words were changed has the frame come from the side that answers.
+            CommitResult::Passed(_) if !all.is_empty() => {}
+            other => panic!("{other:?}"),
+        }
     }
     drop(tracker);
     walker.walk(&mut Walk::default(), usize::MAX, time, |_| false);

@@ -47,8 +47,9 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 const ECE: u16 = 0x40;
 
 /// Returns a hash of the flow of a whole TCP or UDP frame: its VLAN, addresses, protocol and ports.
-/// The upper bits are the best. `None` for any other frame; it may belong to any flow, as a
-/// fragment does. The first `known` bytes of `head` are the frame's; those after them, and after
+/// The upper bits are the best. A frame of plain IPv4 has one even if a length in it is wrong: its
+/// ports are in their place. `None` for any other frame; it may belong to any flow, as a fragment
+/// does. The first `known` bytes of `head` are the frame's; those after them, and after
 /// `frame_len` bytes, have no meaning.
 #[inline]
 pub fn flow_hash(head: &[u8; HEAD], known: usize, frame_len: usize) -> Option<u64> {
