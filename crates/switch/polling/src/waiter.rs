@@ -82,7 +82,7 @@ impl Waiter {
         }
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(self.look.per_yield()) {
-            self.yield_core(now);
+            self.yield_core();
         } else {
             std::hint::spin_loop();
         }
@@ -90,7 +90,8 @@ impl Waiter {
     }
 
     /// Gives the core away; the time that this takes shows whether another thread wants it.
-    fn yield_core(&mut self, before: Duration) {
+    fn yield_core(&mut self) {
+        let before = monotonic();
         std::thread::yield_now();
         let now = monotonic();
         self.poll
