@@ -90,8 +90,9 @@ impl Guest {
         let mut turns = 0_u32;
         loop {
             self.poll();
-            let has_worked = step(self)?;
-            self.poll();
+            let mut has_worked = step(self)?;
+            // A connection that opens here is for the next step.
+            has_worked |= self.poll();
             let left = until.saturating_sub(now());
             if left.is_zero() {
                 return Ok(());

@@ -223,9 +223,12 @@ impl Flow {
         self.connected
     }
 
-    /// A SYN may take the place of this flow (RFC 9293, section 3.6.1).
+    /// Returns whether a SYN may take the place of this flow. Frames of a guest come in order, so a
+    /// SYN is no late one of another flow, whatever its number, and a guest that chooses ports and
+    /// numbers at random need not wait (RFC 9293, section 3.6.1, accepts higher numbers only). One
+    /// with the number of this flow is the flow's own: after a crash a batch may come twice.
     pub(crate) fn may_reopen(&self, syn: &Incoming) -> bool {
-        self.state == State::Late && after(syn.seq, self.receiving.nxt)
+        self.state == State::Late && syn.seq != self.receiving.irs
     }
 
     /// Shift of our windows.
