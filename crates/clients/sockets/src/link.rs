@@ -33,6 +33,9 @@ const RETRY: Duration = Duration::from_millis(10);
 const BUFFER: u32 = Shape::LONG.buffer;
 /// Buffers of a queue.
 const ENTRIES: u16 = Shape::LONG.entries;
+/// Taken buffers that the switch gets back at once: a stack that handles many frames in one turn
+/// must not leave it without.
+const RETURN: u16 = ENTRIES / 4;
 
 const FEATURES: Features = Features::VERSION_1
     .union(Features::RING_EVENT_IDX)
@@ -129,6 +132,14 @@ pub(crate) fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
+/// Shows the switch the buffers of a queue, and wakes it if it sleeps.
+fn publish(queue: &mut Queue, kick: &OwnedFd) -> io::Result<()> {
+    if queue.publish() {
+        sys::event::ring(kick)?;
+    }
+    Ok(())
+}
+
 impl Link {
     /// Connects to a port, with super-frames in both directions or without.
     ///
@@ -209,9 +220,7 @@ impl Link {
             .into_iter()
             .zip(&self.events.kicks)
         {
-            if queue.publish() && sys::event::ring(kick).is_err() {
-                self.is_lost = true;
-            }
+            self.is_lost |= publish(queue, kick).is_err();
         }
     }
 
@@ -281,6 +290,9 @@ impl Wire for Link {
                 }
             }
             self.to_us.submit(used.id, 0, BUFFER);
+            if self.to_us.unpublished() >= RETURN {
+                self.is_lost |= publish(&mut self.to_us, &self.events.kicks[0]).is_err();
+            }
             if len > LEN {
                 return Some(NetHeader::decode(&header));
             }

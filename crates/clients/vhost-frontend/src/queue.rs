@@ -219,6 +219,12 @@ impl Queue {
         self.available = self.available.wrapping_add(1);
     }
 
+    /// Returns the number of submitted buffers that the other side does not see yet.
+    #[must_use]
+    pub fn unpublished(&self) -> u16 {
+        self.available.wrapping_sub(self.kicked)
+    }
+
     /// Publishes the submitted buffers. `true` when the other side requests a kick.
     pub fn publish(&mut self) -> bool {
         if self.kicked == self.available {

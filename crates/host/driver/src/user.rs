@@ -426,8 +426,9 @@ impl UserWorker {
             moved |= self.serve(now);
             self.expire(now);
         }
-        self.gateway.guests.publish()?;
+        // Acknowledgements have guests send more: there must be buffers for that first.
         self.from_switch.publish()?;
+        self.gateway.guests.publish()?;
         if !moved
             && !is_running
             && !self.status.has_reached(requested)
@@ -494,7 +495,7 @@ impl UserWorker {
     /// Takes frames of guests. `true` when there may be more.
     fn receive(&mut self, now: Nanos) -> Result<bool, WorkerError> {
         let mut count = 0;
-        while count < BATCH && !self.gateway.guests.is_congested() {
+        while count < 2 * BATCH && !self.gateway.guests.is_congested() {
             let Some(used) = self.from_switch.queue.take()? else {
                 break;
             };
