@@ -37,6 +37,11 @@ impl Sends {
         std::mem::take(&mut self.holds)
     }
 
+    /// Returns whether no datagram waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Returns whether those that wait leave first.
     fn is_before(&self, socket: &Arc<OwnedFd>) -> bool {
         let is_same = |own: &Arc<OwnedFd>| Arc::ptr_eq(own, socket);
