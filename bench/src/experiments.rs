@@ -2,6 +2,7 @@
 
 pub(crate) mod alignment;
 pub(crate) mod bulk;
+pub(crate) mod busy;
 pub(crate) mod capture;
 pub(crate) mod chain;
 pub(crate) mod coalescing;

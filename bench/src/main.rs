@@ -9,6 +9,7 @@
 //!   rules         access rules, as Lasthop and as Open vSwitch take them
 //!   plan          choices and durations of a run, queues and traffic of clients
 //!   placement, hugepages, folders, process     the machine
+//!   busy          others on it, who compute all the time
 //!   report, plot                  results of the samples
 //!   paper         figures of the papers, beside what was published
 //! ```
@@ -18,6 +19,7 @@
 //! time that a cache line needs between the cores, and samples in which the label flipped or
 //! another process used the machine are dropped and counted.
 
+mod busy;
 mod captures;
 mod clients;
 mod experiments;
@@ -78,7 +80,8 @@ struct Arguments {
     /// `lasthop-driver`; default: where lasthop-bench lies
     #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
-    /// Directory with the binaries of another build, which takes part in the experiment `kvm`
+    /// Directory with the binaries of another build, which takes part in the experiments
+    /// `external`, `busy` and `kvm`
     #[arg(long, value_name = "DIR")]
     before: Option<PathBuf>,
     /// Directory of JSON and plots
@@ -123,6 +126,9 @@ enum Experiment {
     /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the
     /// peers
     External,
+    /// Requests of guests, namespaces, programs on ports and user ports, without other load and
+    /// beside a busy thread on each core, which loses time to them
+    Busy,
     /// Live migration of a guest in QEMU from port to port under traffic, beside OVS-DPDK
     Migration,
     /// Throughput with 971 rules that never match and without, by frame size and flows, beside
@@ -316,6 +322,7 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Neighbours => experiments::neighbours::neighbours(plan),
         Experiment::Bulk => experiments::bulk::bulk(plan),
         Experiment::External => experiments::external::external(plan),
+        Experiment::Busy => experiments::busy::busy(plan),
         Experiment::Migration => experiments::migration::migration(plan),
         Experiment::Rules => experiments::policy::rules(plan),
         Experiment::Setups => experiments::policy::set_ups(plan),

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::machine::Machine;
 
+/// Names of the two builds of Lasthop.
+pub(crate) const OURS: &str = "Lasthop";
+pub(crate) const BEFORE: &str = "before";
+
 /// The choices of a run, and how long its parts take.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -49,6 +53,18 @@ impl Plan {
     /// Returns whether figures of the papers are asked, and nothing beside them.
     pub(crate) fn is_of_figures(&self) -> bool {
         !self.parts.is_empty()
+    }
+
+    /// The builds that are compared, as columns of tables name them: another one first, if it is
+    /// named.
+    pub(crate) fn builds(&self) -> Vec<(&'static str, Self)> {
+        let other = self.before.clone().map(|bin| (BEFORE, bin));
+        let all = other.into_iter().chain([(OURS, self.bin.clone())]);
+        let of = |bin| Self {
+            bin,
+            ..self.clone()
+        };
+        all.map(|(name, bin)| (name, of(bin))).collect()
     }
 
     /// A core that neither the switch nor the client has, if there is one.

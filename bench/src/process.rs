@@ -33,9 +33,21 @@ pub(crate) fn thaw(process: &Process) {
 }
 
 /// How often the threads of this process and of all that it has started, switches and their peers
-/// included, have gone to sleep.
+/// included, have gone to sleep; those of processes that have ended meanwhile, too.
 pub(crate) fn wake_ups() -> u64 {
-    procfs::family_wake_ups(std::process::id()).values().sum()
+    let running: u64 = procfs::family_wake_ups(std::process::id()).values().sum();
+    running + ended_wake_ups()
+}
+
+/// The same of the processes that have ended and were waited for.
+fn ended_wake_ups() -> u64 {
+    // SAFETY: zero is a value of this C structure, which lives until the call has written it.
+    let used = unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut used);
+        used
+    };
+    u64::try_from(used.ru_nvcsw).unwrap_or_default()
 }
 
 /// Words of a command line that has no blanks inside of words.

@@ -79,7 +79,8 @@ pub(crate) fn chain(plan: &Plan) -> Result<Report> {
 impl World {
     fn start(plan: &Plan, count: usize, wait: Wait) -> Result<Self> {
         progress(&format!("chain: {count} {}", wait.name()));
-        let peer = lasthop::with_text(plan, &configuration(count), 2 + 2 * count)?;
+        let peer =
+            lasthop::with_text(plan, &plan.cores[..1], &configuration(count), 2 + 2 * count)?;
         let (ends, between) = peer.sockets().split_at(2);
         let others = plan.guest_cores();
         let forwarders: Result<Vec<Forwarder>> = between

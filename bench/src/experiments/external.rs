@@ -13,7 +13,7 @@ mod world;
 use std::time::Instant;
 
 use ::load::lean::Histogram;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use self::guests::Guests;
@@ -21,6 +21,7 @@ pub(crate) use self::load::Load;
 use self::tables::Ways;
 use self::world::Used;
 pub(crate) use self::world::{FAR, Namespace, Way, World};
+use super::busy::{Asked, Requests};
 use crate::hugepages::HugePages;
 use crate::peers::Kind;
 use crate::placement::{Placement, round_trip};
@@ -159,6 +160,14 @@ struct Measured {
     wake_ups: u64,
 }
 
+impl Measured {
+    /// The median and the 99th percentile of requests.
+    fn latency_us(&self) -> Option<[f64; 2]> {
+        let quantile = |share| self.latency.quantile(share) as f64 / 1e3;
+        (self.latency.count() > 0).then(|| [0.5, 0.99].map(quantile))
+    }
+}
+
 /// All traffic over a switch that is started for it.
 fn one_way(plan: &Plan, (way, round): (Way, u32), samples: &mut Vec<Sample>) -> Result<()> {
     wait_quiet(plan.patience / 100)?;
@@ -199,6 +208,35 @@ fn between_sockets(plan: &Plan, load: Load, world: &World) -> Result<Measured> {
     Ok(measured)
 }
 
+/// Two namespaces, one of which asks the other one through a switch.
+pub(super) struct Namespaces {
+    plan: Plan,
+    world: World,
+    load: Load,
+}
+
+impl Namespaces {
+    pub(super) fn start(plan: &Plan, way: Way, load: Load) -> Result<Self> {
+        Ok(Self {
+            plan: plan.clone(),
+            world: World::start(plan, way)?,
+            load,
+        })
+    }
+}
+
+impl Requests for Namespaces {
+    fn ask(&mut self) -> Result<Asked> {
+        let measured = between_sockets(&self.plan, self.load, &self.world)?;
+        let [p50_us, p99_us] = measured.latency_us().context("no answer arrived")?;
+        Ok(Asked {
+            p50_us,
+            p99_us,
+            wake_ups: measured.wake_ups as f64 / measured.count.max(1) as f64,
+        })
+    }
+}
+
 fn between_guests(plan: &Plan, guests: &mut Guests) -> Result<Measured> {
     guests.exchange(plan.settle)?;
     let (start, before) = (Instant::now(), guests.cpu_seconds());
@@ -220,24 +258,24 @@ fn sample(
     measure: impl FnOnce() -> Result<Measured>,
 ) -> Result<Sample> {
     let before_ns = round_trip(plan.cores)?;
+    let measured = measure()?;
+    let trips_ns = [before_ns, round_trip(plan.cores)?];
+    let placement = Placement::of_both(trips_ns, plan.near_below);
     let Measured {
         count,
         seconds,
         before,
         after,
-        latency,
         wake_ups,
-    } = measure()?;
-    let trips_ns = [before_ns, round_trip(plan.cores)?];
-    let placement = Placement::of_both(trips_ns, plan.near_below);
+        ..
+    } = measured;
     let percent = |now: f64, before: f64| 100.0 * (now - before) / seconds;
     Ok(Sample {
         way,
         load,
         round,
         value: load.per_second(count) / seconds,
-        latency_us: (latency.count() > 0)
-            .then(|| [0.5, 0.99].map(|share| latency.quantile(share) as f64 / 1e3)),
+        latency_us: measured.latency_us(),
         wake_ups: (load.is_requests() && count > 0).then(|| wake_ups as f64 / count as f64),
         switch_percent: percent(after.switch, before.switch),
         driver_percent: after.driver.zip(before.driver).map(|(a, b)| percent(a, b)),

@@ -18,8 +18,9 @@ use testkit::packets::{Flow, udp};
 use testkit::{FakeGuest, GuestConfig};
 
 use super::parts::{Bound, Part, Run};
-use crate::peers::{Peer, lasthop};
-use crate::plan::{Plan, progress};
+use crate::peers::Peer;
+use crate::peers::lasthop::{self, port_shown};
+use crate::plan::{BEFORE, OURS, Plan, progress};
 use crate::report::Report;
 use crate::stop;
 
@@ -27,8 +28,6 @@ mod load;
 mod price;
 
 const OFF: &str = "states off";
-const DEFAULT: &str = "Lasthop";
-const BEFORE: &str = "before";
 
 /// Nanoseconds for which KVM polls at most, and their names; none is the host's default, with
 /// KVM's own growth.
@@ -91,7 +90,7 @@ pub(crate) fn kvm(plan: &Plan) -> Result<Report> {
         load::beside_a_neighbour(&mut run, &contenders)?;
     }
     if plan.asks("price")
-        && let Some(ours) = contenders.iter().find(|one| one.name == DEFAULT)
+        && let Some(ours) = contenders.iter().find(|one| one.name == OURS)
     {
         price::price(&mut run, ours)?;
     }
@@ -114,7 +113,7 @@ fn start(plan: &Plan, cores: &[usize]) -> Result<Vec<Contender>> {
     let all = [
         (before, BEFORE, ""),
         (Some(plan.bin.as_path()), OFF, "guest_state = \"off\"\n"),
-        (Some(plan.bin.as_path()), DEFAULT, ""),
+        (Some(plan.bin.as_path()), OURS, ""),
     ];
     let mut contenders = Vec::new();
     for (group, (bin, name, keys)) in all.into_iter().enumerate() {
@@ -229,9 +228,7 @@ fn wait_found(contender: &Contender, ports: &[&str]) -> Result<()> {
     let lasthop = contender.peer.lasthop().context("Lasthop")?;
     stop::try_wait("vCPUs are found", FOUND, || {
         for port in ports {
-            let shown: serde_json::Value =
-                serde_json::from_str(&lasthop.ask(&["port", "show", port, "--json"])?)?;
-            if shown["vcpus"].as_u64() == Some(0) {
+            if port_shown(lasthop, port)?["vcpus"].as_u64() == Some(0) {
                 return Ok(None);
             }
         }
@@ -265,7 +262,7 @@ fn latencies(what: &str, axis: &'static str) -> [&'static Part; 2] {
 
 /// Notes whether each row of a part is within a bound of the same without states.
 fn aim(run: &mut Run<'_>, part: &'static Part, places: &[u64], bound: Bound) {
-    for contender in [BEFORE, DEFAULT] {
+    for contender in [BEFORE, OURS] {
         let ratios = places
             .iter()
             .filter_map(|place| run.ratio(part, *place as f64, [contender, OFF]));
@@ -273,7 +270,7 @@ fn aim(run: &mut Run<'_>, part: &'static Part, places: &[u64], bound: Bound) {
             Bound::AtMost(_) => ratios.max_by(|a, b| a.0.total_cmp(&b.0)),
             Bound::AtLeast(_) => ratios.min_by(|a, b| a.0.total_cmp(&b.0)),
         };
-        if worst.is_some() || contender == DEFAULT {
+        if worst.is_some() || contender == OURS {
             let what = format!("{}: {contender} beside {OFF}, the worst row", part.name);
             run.aim(&what, worst, bound, "x");
         }

@@ -14,6 +14,7 @@ use anyhow::Result;
 use load::lean::{Lean, LeanConfig, Until};
 
 use self::programs::{Poll, World};
+use super::busy::{Asked, Requests};
 use super::parts::{Part, Run};
 use crate::clients;
 use crate::peers::lasthop as peer;
@@ -53,6 +54,11 @@ static ROUND_TRIPS: Part = Part {
     published: "table 1, host to host, mean: sleeping 4.6 us (pipe) and 5.2 (VALE), busy wait 0.8 \
                 and 1.2",
 };
+static WAKE_UPS: Part = Part {
+    name: "wake-ups",
+    axes: ["bytes of a frame", "wake-ups a round trip, all threads"],
+    published: "no figure",
+};
 /// CPU by offered load.
 static LOAD: Part = Part {
     name: "load",
@@ -73,7 +79,7 @@ static SILENT: Part = Part {
 };
 
 /// Takes the samples of a part, once.
-type Measure = fn(&mut Run<'_>, &World<'_>) -> Result<()>;
+type Measure = fn(&mut Run<'_>, &World) -> Result<()>;
 
 /// Fewer samples say nothing.
 const ROUNDS: u32 = 3;
@@ -175,11 +181,29 @@ fn round_trips(run: &mut Run<'_>, world: &World) -> Result<()> {
     run.take(&ROUND_TRIPS, way, 60.0, || one_thread_us(world.plan()))?;
     for poll in [Poll::Sleep, Poll::Adaptive, Poll::Spin] {
         for (way, names) in [("port", world.ports()), ("pipe", world.pipe(2048))] {
-            let take = || world.round_trip_us(&names, poll);
-            run.take(&ROUND_TRIPS, &format!("{way}, {}", poll.name()), 60.0, take)?;
+            let way = format!("{way}, {}", poll.name());
+            run.take_all([&ROUND_TRIPS, &WAKE_UPS], &way, 60.0, || {
+                let asked = world.round_trips(&names, poll)?;
+                Ok([asked.p50_us, asked.wake_ups])
+            })?;
         }
     }
     Ok(())
+}
+
+/// Round trips over ports of a Lasthop of their own.
+pub(super) struct Pings(World);
+
+impl Pings {
+    pub(super) fn start(plan: &Plan) -> Result<Self> {
+        Ok(Self(World::start(plan)?))
+    }
+}
+
+impl Requests for Pings {
+    fn ask(&mut self) -> Result<Asked> {
+        self.0.round_trips(&self.0.ports(), Poll::Adaptive)
+    }
 }
 
 /// The round trip of a frame through the switch in microseconds, without a third core: one thread

@@ -1,6 +1,7 @@
 //! Round trips of one frame between two guests, that sleep or poll, through a switch that sleeps or
 //! polls: the rows of table 1 of Garzarella, Lettieri and Rizzo (ANCS 2015) between guests.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,9 +9,10 @@ use e2e::lasthop::port_table;
 use load::lean::{Lean, LeanConfig, Until};
 use load::vcpu::{Costs, MIN_PAYLOAD, Task};
 
+use super::busy::{Asked, Requests};
 use super::parts::{Part, Run};
 use crate::clients::guests::{Guests, Shape};
-use crate::clients::{Client as _, lean};
+use crate::clients::{Client as _, Exchange, lean};
 use crate::peers::{Kind, Peer, lasthop};
 use crate::plan::{Layout, Plan, progress};
 use crate::process::wake_ups;
@@ -67,7 +69,10 @@ pub(crate) fn ping_pong(plan: &Plan) -> Result<Report> {
             wait_quiet(plan.patience / 50)?;
             let peer = match kind {
                 Some(kind) => Peer::learning(kind, plan, 2)?,
-                None => lasthop::with_text(plan, &configuration(name == ALWAYS), 2)?,
+                None => {
+                    let text = configuration(name == ALWAYS);
+                    lasthop::with_text(plan, &plan.cores[..1], &text, 2)?
+                }
             };
             sleeping(run, name, &peer)?;
             polling(run, name, &peer)
@@ -84,11 +89,23 @@ fn configuration(polls: bool) -> String {
 
 fn sleeping(run: &mut Run<'_>, name: &str, peer: &Peer) -> Result<()> {
     let plan = run.plan;
+    let mut guests = talking(plan, (peer.sockets(), peer.client_listens()))?;
+    for _ in 0..plan.rounds {
+        run.take_all([&PING_PONG, &WAKE_UPS], name, SLEEP, || {
+            let (last, wake_ups) = talk(plan, &mut guests)?;
+            Ok([1e6 / last.answers, wake_ups])
+        })?;
+    }
+    Ok(())
+}
+
+/// Guests at two sockets, on which they listen or the switch does; the first asks the other one.
+fn talking(plan: &Plan, sockets: (&[PathBuf], bool)) -> Result<Guests> {
     let shape = Shape {
         costs: NO_COSTS,
         ..Shape::default()
     };
-    let mut guests = Guests::shaped(peer, 0, &plan.cores[1..], shape)?;
+    let mut guests = Guests::at_sockets(sockets, 0, &plan.cores[1..], shape)?;
     guests.set(vec![Task::Request {
         peer: 2,
         outstanding: 1,
@@ -98,18 +115,47 @@ fn sleeping(run: &mut Run<'_>, name: &str, peer: &Peer) -> Result<()> {
         guests.warm_up(plan.settle)?;
         Ok(guests.heard().then_some(()))
     })?;
-    for _ in 0..plan.rounds {
-        run.take_all([&PING_PONG, &WAKE_UPS], name, SLEEP, || {
-            let before = wake_ups();
-            guests.mpps(plan.window)?;
-            let slept = wake_ups().saturating_sub(before) as f64;
-            let last = guests.exchange().context("guests that ran")?;
-            ensure!(last.answers > 0.0, "no answer arrived");
-            let answers = last.answers * plan.window.as_secs_f64();
-            Ok([1e6 / last.answers, slept / answers])
-        })?;
+    Ok(guests)
+}
+
+/// Lets them talk for the time of a sample. Returns also how often threads slept for each answer.
+fn talk<'a>(plan: &Plan, guests: &'a mut Guests) -> Result<(&'a Exchange, f64)> {
+    let before = wake_ups();
+    guests.mpps(plan.window)?;
+    let slept = wake_ups().saturating_sub(before) as f64;
+    let last = guests.exchange().context("guests that ran")?;
+    ensure!(last.answers > 0.0, "no answer arrived");
+    Ok((last, slept / (last.answers * plan.window.as_secs_f64())))
+}
+
+/// Guests that sleep, at a Lasthop of their own.
+pub(super) struct Sleeping {
+    plan: Plan,
+    guests: Guests,
+    _peer: Peer,
+}
+
+impl Sleeping {
+    /// With the worker on these cores.
+    pub(super) fn start(plan: &Plan, cores: &[usize]) -> Result<Self> {
+        let peer = lasthop::with_text(plan, cores, &configuration(false), 2)?;
+        Ok(Self {
+            plan: plan.clone(),
+            guests: talking(plan, (peer.sockets(), false))?,
+            _peer: peer,
+        })
     }
-    Ok(())
+}
+
+impl Requests for Sleeping {
+    fn ask(&mut self) -> Result<Asked> {
+        let (last, wake_ups) = talk(&self.plan, &mut self.guests)?;
+        Ok(Asked {
+            p50_us: last.p50_us,
+            p99_us: last.p99_us,
+            wake_ups,
+        })
+    }
 }
 
 fn polling(run: &mut Run<'_>, name: &str, peer: &Peer) -> Result<()> {

@@ -68,7 +68,12 @@ impl Uplink {
         let netns = ["near", "far"].map(|name| Netns::new(name, folder.path()));
         wire(&netns[0], &netns[1]);
         self.shape(&netns[0])?;
-        let peer = lasthop::with_text(plan, &self.configuration(&netns), self.ports + 1)?;
+        let peer = lasthop::with_text(
+            plan,
+            &plan.cores[..1],
+            &self.configuration(&netns),
+            self.ports + 1,
+        )?;
         let guests = Guests::attach(&peer, self.pairs, plan.cores[1])?;
         Ok(Running {
             guests,

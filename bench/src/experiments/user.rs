@@ -15,7 +15,9 @@ use anyhow::Result;
 use self::guest::Guest;
 use self::loads::{Load, Traffic};
 use self::servers::{ECHO, at};
-use self::world::{Kind, World};
+pub(super) use self::world::Kind;
+use self::world::World;
+use super::busy::{Asked, Requests};
 use super::parts::{Bound, Part, Run};
 use crate::plan::Plan;
 use crate::process::wake_ups;
@@ -234,6 +236,39 @@ fn buffer(part: &Part, flows: usize) -> usize {
         BUFFER
     } else {
         FRAMES_BUFFER
+    }
+}
+
+/// One connection with requests, at a peer of its own.
+pub(super) struct Asking {
+    plan: Plan,
+    traffic: Traffic,
+    guest: Guest,
+    world: World,
+}
+
+impl Asking {
+    pub(super) fn start(plan: &Plan, kind: Kind) -> Result<Self> {
+        let (world, mut guest) = World::start(plan, kind, false)?;
+        guest.stack.set_buffer(BUFFER);
+        Ok(Self {
+            plan: plan.clone(),
+            traffic: Traffic::open(&mut guest, Load::Requests, 1)?,
+            guest,
+            world,
+        })
+    }
+}
+
+impl Requests for Asking {
+    fn ask(&mut self) -> Result<Asked> {
+        let Self {
+            plan,
+            traffic,
+            guest,
+            world,
+        } = self;
+        traffic.asked(guest, &world.servers, plan)
     }
 }
 

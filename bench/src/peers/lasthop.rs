@@ -106,9 +106,9 @@ pub(crate) fn with_tables(plan: &Plan, tables: &[String]) -> Result<Peer> {
     Ok(into_peer(running, u32::try_from(tables.len())?, Vec::new()))
 }
 
-/// With this configuration, whose first ports are for clients; on the switch's core.
-pub(crate) fn with_text(plan: &Plan, text: &str, ports: usize) -> Result<Peer> {
-    let running = start_with(plan, &plan.cores[..1], text)?;
+/// With this configuration, whose first ports are for clients; on these cores.
+pub(crate) fn with_text(plan: &Plan, cores: &[usize], text: &str, ports: usize) -> Result<Peer> {
+    let running = start_with(plan, cores, text)?;
     Ok(into_peer(running, u32::try_from(ports)?, Vec::new()))
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn invalidate_waits(peer: &Peer) -> Result<InvalidateWaits> {
         translation: Option<InvalidateWaits>,
     }
     let lasthop = peer.lasthop.as_ref().context("a peer that is Lasthop")?;
-    let shown: Shown = serde_json::from_str(&lasthop.ask(&["port", "show", "p0", "--json"])?)?;
+    let shown: Shown = serde_json::from_value(port_shown(lasthop, "p0")?)?;
     shown.translation.context("a guest with an IOMMU")
 }
 
@@ -236,6 +236,12 @@ fn prefetch_line(log: &str) -> String {
 /// The socket of a port, counted from 0.
 pub(crate) fn socket(lasthop: &Lasthop, port: u32) -> PathBuf {
     lasthop.socket_of(&format!("p{port}"))
+}
+
+/// A port as it is shown.
+pub(crate) fn port_shown(lasthop: &Lasthop, name: &str) -> Result<serde_json::Value> {
+    let text = lasthop.ask(&["port", "show", name, "--json"])?;
+    serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")
 }
 
 /// The name of the thread of guest `number`, counted from 1, in group `group`. Guests of all groups

@@ -13,13 +13,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use rustix::thread::LinkNameSpaceType;
 use serde::Serialize;
-use serde_json::Value;
 use tempfile::TempDir;
 
 use super::one_thread;
-use crate::peers::lasthop::{Lasthop, start_with};
+use crate::peers::lasthop::{Lasthop, port_shown, start_with};
 use crate::peers::ovs;
-use crate::plan::Plan;
+use crate::plan::{BEFORE, Plan};
 use crate::process::{self, Process, run, words};
 use crate::{folders, procfs, stop};
 
@@ -80,6 +79,15 @@ impl Way {
         Self::OvsDpdk,
         Self::BridgeVeth,
     ];
+
+    /// TAP devices of a build, by its name in [`Plan::builds`].
+    pub(crate) fn of_build(name: &str) -> Self {
+        if name == BEFORE {
+            Self::BeforeTap
+        } else {
+            Self::LasthopTap
+        }
+    }
 
     /// Why it cannot be measured here, if it cannot.
     pub(super) fn missing(self, plan: &Plan) -> Option<String> {
@@ -466,9 +474,7 @@ impl Switch {
 /// interface in the switch has none.
 pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Result<Vec<u32>> {
     let one = |name: &&str| {
-        let text = lasthop.ask(&["port", "show", name, "--json"])?;
-        let port: Value =
-            serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")?;
+        let port = port_shown(lasthop, name)?;
         let driver = &port["driver_status"];
         let kind = driver["back_end"].as_str().unwrap_or_default();
         let desired = way.back_end();

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::statistics::median;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use testkit::FakeGuest;
 use testkit::kvm::{KvmGuest, KvmGuestConfig, Task};
 use testkit::net::NetHeader;
@@ -16,6 +15,7 @@ use super::{
     Contender, LIMIT, POLLS, Scene, aim, exchanges, guest, latencies, part, quantiles, rows,
     wait_found,
 };
+use crate::busy::Busy;
 use crate::experiments::parts::{Bound, Run};
 use crate::plan::{Plan, progress};
 
@@ -292,20 +292,7 @@ pub(super) fn beside_a_neighbour(run: &mut Run<'_>, contenders: &[Contender]) ->
     const PAUSES: [u64; 3] = [20, 200, 1000];
     let plan = run.plan;
     let parts = latencies("neighbour on the core", "us between answer and frame");
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut only = CpuSet::new();
-            only.set(plan.cores[1]);
-            if sched_setaffinity(None, &only).is_ok() {
-                while !ends.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            }
-        });
-        let config = KvmGuestConfig::default();
-        let result = exchanges(run, contenders, &config, (parts, &PAUSES), Scene::ask);
-        ends.store(true, Ordering::Relaxed);
-        result
-    })
+    let _neighbour = Busy::on(&plan.cores[1..])?;
+    let config = KvmGuestConfig::default();
+    exchanges(run, contenders, &config, (parts, &PAUSES), Scene::ask)
 }

@@ -15,8 +15,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use testkit::process::on_cores;
 
+use crate::experiments::busy::Asked;
 use crate::peers::lasthop as peer;
 use crate::plan::Plan;
+use crate::process::wake_ups;
 use crate::procfs::family_seconds;
 use crate::stop;
 
@@ -72,13 +74,13 @@ impl Printed {
 }
 
 /// A running Lasthop.
-pub(super) struct World<'a> {
-    plan: &'a Plan,
+pub(super) struct World {
+    plan: Plan,
     lasthop: Lasthop,
 }
 
-impl<'a> World<'a> {
-    pub(super) fn start(plan: &'a Plan) -> Result<Self> {
+impl World {
+    pub(super) fn start(plan: &Plan) -> Result<Self> {
         for program in ["slotgen", "liblasthop_netmap.so"] {
             let path = plan.bin.join(program);
             ensure!(
@@ -88,11 +90,14 @@ impl<'a> World<'a> {
             );
         }
         let lasthop = peer::start_with(plan, &plan.cores[..1], &configuration())?;
-        Ok(Self { plan, lasthop })
+        Ok(Self {
+            plan: plan.clone(),
+            lasthop,
+        })
     }
 
-    pub(super) fn plan(&self) -> &'a Plan {
-        self.plan
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     pub(super) fn cores(&self) -> [usize; 2] {
@@ -148,7 +153,7 @@ impl<'a> World<'a> {
             return stop::sleep(Duration::from_millis(30));
         };
         stop::try_wait("a client is connected", OPEN, || {
-            let port = self.lasthop.port(port);
+            let port = peer::port_shown(&self.lasthop, port)?;
             Ok((port["state"] == "up").then_some(()))
         })
     }
@@ -201,8 +206,8 @@ impl<'a> World<'a> {
         mpps
     }
 
-    /// The median round trip in microseconds.
-    pub(super) fn round_trip_us(&self, ends: &Ends, poll: Poll) -> Result<f64> {
+    /// Round trips, some thousands.
+    pub(super) fn round_trips(&self, ends: &Ends, poll: Poll) -> Result<Asked> {
         let [one, other] = &ends.names;
         let mut answers = vec!["pong", "-i", other];
         let count = PINGS.to_string();
@@ -217,13 +222,18 @@ impl<'a> World<'a> {
             answers.push("-s");
             asks.push("-s");
         }
+        let slept = wake_ups();
         let pong = self.start_program(&cores[1..], poll, &words(&answers))?;
         self.wait_open(other)?;
         let ping = self.start_program(&cores[..1], poll, &words(&asks))?;
         let printed = ping.finish()?;
         drop(pong);
         ensure!(printed.get("lost")? == 0.0, "frames were lost");
-        Ok(printed.get("p50_ns")? / 1e3)
+        Ok(Asked {
+            p50_us: printed.get("p50_ns")? / 1e3,
+            p99_us: printed.get("p99_ns")? / 1e3,
+            wake_ups: wake_ups().saturating_sub(slept) as f64 / f64::from(PINGS),
+        })
     }
 
     /// CPU of all processes at this rate, percent of a core.

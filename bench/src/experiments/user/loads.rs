@@ -7,8 +7,11 @@ use anyhow::{Result, ensure};
 use load::lean::Histogram;
 use sockets::{Errno, Id, Kind};
 
+use super::super::busy::Asked;
 use super::guest::{Guest, now};
 use super::servers::{self, DATAGRAM, MESSAGE, Servers, at};
+use crate::plan::Plan;
+use crate::process::wake_ups;
 
 /// Bytes of a call that sends or receives.
 const CHUNK: usize = 64 << 10;
@@ -137,6 +140,24 @@ impl Traffic {
             tally.count = servers.counted() - before;
         }
         Ok(tally)
+    }
+
+    /// Requests of the time of a sample.
+    pub(super) fn asked(
+        &mut self,
+        guest: &mut Guest,
+        servers: &Servers,
+        plan: &Plan,
+    ) -> Result<Asked> {
+        self.run(guest, servers, plan.settle)?;
+        let slept = wake_ups();
+        let Tally { count, latency } = self.run(guest, servers, plan.window)?;
+        ensure!(count > 0, "no answer arrived");
+        Ok(Asked {
+            p50_us: latency.quantile(0.5) as f64 / 1e3,
+            p99_us: latency.quantile(0.99) as f64 / 1e3,
+            wake_ups: wake_ups().saturating_sub(slept) as f64 / count as f64,
+        })
     }
 
     /// Ends all flows.

@@ -19,7 +19,7 @@ use super::super::external::Namespace;
 use super::guest::Guest;
 use super::servers::Servers;
 use super::wires::{AnyWire, Queues, Stream, Tap};
-use crate::peers::lasthop::{Lasthop, start_with};
+use crate::peers::lasthop::{Lasthop, port_shown, start_with};
 use crate::plan::Plan;
 use crate::process::{Process, installed, words};
 use crate::{folders, procfs, stop};
@@ -36,7 +36,7 @@ const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
 /// The programs that turn the frames of a guest into connections of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Lasthop,
     Passt,
     Pasta,
@@ -54,7 +54,7 @@ impl Kind {
         Self::Libslirp,
     ];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lasthop => "Lasthop",
             Self::Passt => "passt",
@@ -254,9 +254,7 @@ fn lasthop(plan: &Plan, host: &Namespace) -> Result<Peer> {
     );
     let lasthop = start_with(plan, plan.shared_cores(), &text)?;
     stop::try_wait("the user port is up", START, || {
-        let shown: serde_json::Value =
-            serde_json::from_str(&lasthop.ask(&["port", "show", "out", "--json"])?)?;
-        Ok((shown["state"] == "up").then_some(()))
+        Ok((port_shown(&lasthop, "out")?["state"] == "up").then_some(()))
     })?;
     Ok(Peer::Lasthop(Box::new(lasthop)))
 }
