@@ -81,7 +81,7 @@ struct Arguments {
     #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
     /// Directory with the binaries of another build, which takes part in the experiments
-    /// `external`, `busy` and `kvm`
+    /// `external`, `busy`, `kvm` and `kvm-tap`
     #[arg(long, value_name = "DIR")]
     before: Option<PathBuf>,
     /// Directory of JSON and plots
@@ -196,6 +196,9 @@ enum Experiment {
     /// Guests of real KVM: latency by how long KVM polls, interrupts and work of a busy guest, the
     /// price of the BPF programs
     Kvm,
+    /// A guest of real KVM that asks a network namespace over a TAP port, beside Open vSwitch with
+    /// a relay thread
+    KvmTap,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -346,6 +349,7 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Alignment => experiments::alignment::alignment(plan),
         Experiment::Coalescing => experiments::coalescing::coalescing(plan),
         Experiment::Kvm => experiments::kvm::kvm(plan),
+        Experiment::KvmTap => experiments::kvm::tap::tap(plan),
         Experiment::Rings => experiments::rings::rings(plan),
         Experiment::Chain => experiments::chain::chain(plan),
         Experiment::Pingpong => experiments::pingpong::ping_pong(plan),

@@ -19,13 +19,14 @@ use testkit::{FakeGuest, GuestConfig};
 
 use super::parts::{Bound, Part, Run};
 use crate::peers::Peer;
-use crate::peers::lasthop::{self, port_shown};
+use crate::peers::lasthop::{self, Lasthop, port_shown};
 use crate::plan::{BEFORE, OURS, Plan, progress};
 use crate::report::Report;
 use crate::stop;
 
 mod load;
 mod price;
+pub(crate) mod tap;
 
 const OFF: &str = "states off";
 
@@ -226,6 +227,11 @@ fn wait_found(contender: &Contender, ports: &[&str]) -> Result<()> {
         return Ok(());
     }
     let lasthop = contender.peer.lasthop().context("Lasthop")?;
+    wait_known(lasthop, ports)
+}
+
+/// Waits until a Lasthop with states knows the vCPUs of these ports.
+fn wait_known(lasthop: &Lasthop, ports: &[&str]) -> Result<()> {
     stop::try_wait("vCPUs are found", FOUND, || {
         for port in ports {
             if port_shown(lasthop, port)?["vcpus"].as_u64() == Some(0) {

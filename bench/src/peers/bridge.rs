@@ -61,7 +61,7 @@ pub(super) fn ip(arguments: &str) -> Result<()> {
 }
 
 /// Of a TAP device that gives and takes frames as they are.
-pub(super) const PLAIN: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI;
+pub(crate) const PLAIN: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI;
 
 /// `struct ifreq` of `linux/if.h`, as TUNSETIFF reads it.
 #[repr(C)]
