@@ -7,7 +7,7 @@
 //! [`start`].
 
 pub(crate) mod blocking;
-mod bulk;
+pub(crate) mod bulk;
 pub(crate) mod captured;
 pub(crate) mod connections;
 pub(crate) mod forwarder;

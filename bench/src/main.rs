@@ -81,7 +81,7 @@ struct Arguments {
     #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
     /// Directory with the binaries of another build, which takes part in the experiments
-    /// `external`, `busy`, `kvm` and `kvm-tap`
+    /// `external`, `beside`, `busy`, `kvm` and `kvm-tap`
     #[arg(long, value_name = "DIR")]
     before: Option<PathBuf>,
     /// Directory of JSON and plots
@@ -126,6 +126,9 @@ enum Experiment {
     /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the
     /// peers
     External,
+    /// Guests beside TCP between two namespaces by TAP, through the same switch: frames,
+    /// super-frames, requests
+    Beside,
     /// Requests of guests, namespaces, programs on ports and user ports, without other load and
     /// beside a busy thread on each core, which loses time to them
     Busy,
@@ -325,6 +328,7 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Neighbours => experiments::neighbours::neighbours(plan),
         Experiment::Bulk => experiments::bulk::bulk(plan),
         Experiment::External => experiments::external::external(plan),
+        Experiment::Beside => experiments::external::beside::beside(plan),
         Experiment::Busy => experiments::busy::busy(plan),
         Experiment::Migration => experiments::migration::migration(plan),
         Experiment::Rules => experiments::policy::rules(plan),

@@ -27,12 +27,17 @@ pub(crate) struct BulkClient {
 
 /// Returns the configuration of a client of super-frames.
 pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
+    with_super_frames(lean::config(plan, peer, layout))
+}
+
+/// Returns a configuration with super-frames in place of frames.
+pub(crate) fn with_super_frames(config: LeanConfig) -> LeanConfig {
     LeanConfig {
         bulk: true,
         queue_size: QUEUE,
         rx_buffer: RX_BUFFER,
         batch: 1,
-        ..lean::config(plan, peer, layout)
+        ..config
     }
 }
 

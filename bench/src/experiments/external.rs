@@ -2,6 +2,7 @@
 //! through each switch with another one, over a TAP interface or over a veth pair, with the same
 //! sockets.
 
+pub(crate) mod beside;
 pub(crate) mod breakdown;
 mod guests;
 mod load;

@@ -100,7 +100,7 @@ fn sleeping(run: &mut Run<'_>, name: &str, peer: &Peer) -> Result<()> {
 }
 
 /// Guests at two sockets, on which they listen or the switch does; the first asks the other one.
-fn talking(plan: &Plan, sockets: (&[PathBuf], bool)) -> Result<Guests> {
+pub(super) fn talking(plan: &Plan, sockets: (&[PathBuf], bool)) -> Result<Guests> {
     let shape = Shape {
         costs: NO_COSTS,
         ..Shape::default()
@@ -119,7 +119,7 @@ fn talking(plan: &Plan, sockets: (&[PathBuf], bool)) -> Result<Guests> {
 }
 
 /// Lets them talk for the time of a sample. Returns also how often threads slept for each answer.
-fn talk<'a>(plan: &Plan, guests: &'a mut Guests) -> Result<(&'a Exchange, f64)> {
+pub(super) fn talk<'a>(plan: &Plan, guests: &'a mut Guests) -> Result<(&'a Exchange, f64)> {
     let before = wake_ups();
     guests.mpps(plan.window)?;
     let slept = wake_ups().saturating_sub(before) as f64;

@@ -7,10 +7,10 @@
 //! ```
 
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustix::thread::LinkNameSpaceType;
 use serde::Serialize;
 use tempfile::TempDir;
@@ -281,6 +281,11 @@ pub(crate) struct World {
 impl World {
     /// A switch between the namespaces, with a way through it.
     pub(crate) fn start(plan: &Plan, way: Way) -> Result<Self> {
+        Self::with_ports(plan, way, "")
+    }
+
+    /// The same; Lasthop has these tables of other ports, too.
+    pub(super) fn with_ports(plan: &Plan, way: Way, ports: &str) -> Result<Self> {
         let folder = folders::new("external")?;
         let namespace = |name| Namespace::new(name, folder.path());
         let mut world = Self {
@@ -297,7 +302,7 @@ impl World {
             Way::OneThread => world.one_thread()?,
             Way::BridgeVeth => world.bridge()?,
             Way::Native => world.native()?,
-            _ => world.lasthop(plan, way)?,
+            _ => world.lasthop(plan, way, ports)?,
         }
         Ok(world)
     }
@@ -311,7 +316,7 @@ impl World {
         self.far.address("far0", FAR)
     }
 
-    fn lasthop(&mut self, plan: &Plan, way: Way) -> Result<()> {
+    fn lasthop(&mut self, plan: &Plan, way: Way, ports: &str) -> Result<()> {
         let tap = |name: &str, namespace: &Namespace, address: &str| {
             let netns = namespace.path();
             format!(
@@ -332,7 +337,7 @@ impl World {
                 )
             }
         };
-        let text = tap("near0", &self.near, NEAR) + &far;
+        let text = tap("near0", &self.near, NEAR) + &far + ports;
         let lasthop = start_with(&way.plan(plan), plan.shared_cores(), &text)?;
         let near = if way.has_taps() { way } else { Way::LasthopTap };
         pids_when_up(&lasthop, &["near0"], near)?;
@@ -446,6 +451,14 @@ impl World {
 
     pub(super) fn cpu_seconds(&self) -> Used {
         self.switch.cpu_seconds()
+    }
+
+    /// The socket of another port, of Lasthop.
+    pub(super) fn socket(&self, port: &str) -> Result<PathBuf> {
+        match &self.switch {
+            Switch::Lasthop { lasthop, .. } => Ok(lasthop.socket_of(port)),
+            _ => bail!("a switch that is Lasthop"),
+        }
     }
 }
 
