@@ -81,7 +81,7 @@ struct Arguments {
     #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
     /// Directory with the binaries of another build, which takes part in the experiments
-    /// `external`, `beside`, `busy`, `kvm` and `kvm-tap`
+    /// `external`, `stack`, `beside`, `busy`, `kvm` and `kvm-tap`
     #[arg(long, value_name = "DIR")]
     before: Option<PathBuf>,
     /// Directory of JSON and plots
@@ -126,6 +126,9 @@ enum Experiment {
     /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the
     /// peers
     External,
+    /// A guest with a network stack and a namespace, by TAP and by packet socket: requests, TCP
+    /// each way
+    Stack,
     /// Guests beside TCP between two namespaces by TAP, through the same switch: frames,
     /// super-frames, requests
     Beside,
@@ -328,6 +331,7 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Neighbours => experiments::neighbours::neighbours(plan),
         Experiment::Bulk => experiments::bulk::bulk(plan),
         Experiment::External => experiments::external::external(plan),
+        Experiment::Stack => experiments::user::stack::stack(plan),
         Experiment::Beside => experiments::external::beside::beside(plan),
         Experiment::Busy => experiments::busy::busy(plan),
         Experiment::Migration => experiments::migration::migration(plan),

@@ -51,6 +51,7 @@ static LOST: Part = part(
 /// Requests of a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
+    pub(crate) a_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     /// Sleeps of all threads for each.

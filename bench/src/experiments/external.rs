@@ -231,6 +231,7 @@ impl Requests for Namespaces {
         let measured = between_sockets(&self.plan, self.load, &self.world)?;
         let [p50_us, p99_us] = measured.latency_us().context("no answer arrived")?;
         Ok(Asked {
+            a_second: measured.count as f64 / measured.seconds,
             p50_us,
             p99_us,
             wake_ups: measured.wake_ups as f64 / measured.count.max(1) as f64,

@@ -151,6 +151,7 @@ impl Requests for Sleeping {
     fn ask(&mut self) -> Result<Asked> {
         let (last, wake_ups) = talk(&self.plan, &mut self.guests)?;
         Ok(Asked {
+            a_second: last.answers,
             p50_us: last.p50_us,
             p99_us: last.p99_us,
             wake_ups,

@@ -5,6 +5,7 @@ pub(crate) mod gaps;
 mod guest;
 mod loads;
 mod servers;
+pub(crate) mod stack;
 mod wires;
 mod world;
 

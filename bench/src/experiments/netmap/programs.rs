@@ -230,6 +230,7 @@ impl World {
         drop(pong);
         ensure!(printed.get("lost")? == 0.0, "frames were lost");
         Ok(Asked {
+            a_second: 1e9 / printed.get("mean_ns")?,
             p50_us: printed.get("p50_ns")? / 1e3,
             p99_us: printed.get("p99_ns")? / 1e3,
             wake_ups: wake_ups().saturating_sub(slept) as f64 / f64::from(PINGS),

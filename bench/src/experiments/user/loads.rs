@@ -154,6 +154,7 @@ impl Traffic {
         let Tally { count, latency } = self.run(guest, servers, plan.window)?;
         ensure!(count > 0, "no answer arrived");
         Ok(Asked {
+            a_second: count as f64 / plan.window.as_secs_f64(),
             p50_us: latency.quantile(0.5) as f64 / 1e3,
             p99_us: latency.quantile(0.99) as f64 / 1e3,
             wake_ups: wake_ups().saturating_sub(slept) as f64 / count as f64,

@@ -28,9 +28,9 @@ use crate::{folders, procfs, stop};
 pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub(super) const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 /// Bytes of an IP packet: of Ethernet, and the most that the peers take.
-const MTU: u16 = 1500;
+pub(super) const MTU: u16 = 1500;
 const LONG_MTU: u16 = 65_520;
-const START: Duration = Duration::from_secs(10);
+pub(super) const START: Duration = Duration::from_secs(10);
 /// The user `nobody`, who makes the namespaces of pasta.
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
