@@ -50,22 +50,24 @@ const BOUNDARY_HEAD: [&str; 8] = [
     "pairs",
 ];
 /// Ours, and the ways of the peers that are beside it.
-const ROWS: [(Way, Way, Option<Way>); 6] = [
+const ROWS: [(Way, Way, Option<Way>); 7] = [
     (Way::LasthopTap, Way::OvsTap, Some(Way::BridgeVeth)),
     (Way::BeforeTap, Way::OvsTap, Some(Way::BridgeVeth)),
     (Way::OneThread, Way::OvsTap, Some(Way::BridgeVeth)),
     (Way::LasthopVhostNet, Way::OvsTap, None),
     (Way::LasthopPacket, Way::OvsVeth, Some(Way::BridgeVeth)),
+    (Way::BeforePacket, Way::OvsVeth, Some(Way::BridgeVeth)),
     (Way::LasthopXdp, Way::OvsVeth, Some(Way::BridgeVeth)),
 ];
 /// Ways in the order of the table of requests.
-const REQUEST_ROWS: [Way; 10] = [
+const REQUEST_ROWS: [Way; 11] = [
     Way::LasthopTap,
     Way::BeforeTap,
     Way::OneThread,
     Way::LasthopVhostNet,
     Way::OvsTap,
     Way::LasthopPacket,
+    Way::BeforePacket,
     Way::LasthopXdp,
     Way::OvsVeth,
     Way::OvsDpdk,

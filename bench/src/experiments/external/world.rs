@@ -43,6 +43,8 @@ pub(crate) enum Way {
     LasthopPacket,
     /// As [`Way::LasthopPacket`], like [`Way::ProcessTap`].
     ProcessPacket,
+    /// As [`Way::LasthopPacket`], like [`Way::BeforeTap`].
+    BeforePacket,
     LasthopXdp,
     OvsVeth,
     /// Open vSwitch with DPDK, with a thread that polls.
@@ -57,7 +59,7 @@ const VHOST_NET: &str = "/dev/vhost-net";
 
 impl Way {
     /// Neighbours in this order are compared.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::ProcessTap,
         Self::BeforeTap,
         Self::LasthopTap,
@@ -65,6 +67,7 @@ impl Way {
         Self::LasthopVhostNet,
         Self::OvsTap,
         Self::ProcessPacket,
+        Self::BeforePacket,
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
@@ -95,15 +98,20 @@ impl Way {
             Self::LasthopVhostNet if !Path::new(VHOST_NET).exists() => {
                 Some(format!("not here: no {VHOST_NET}"))
             }
-            Self::BeforeTap if plan.before.is_none() => Some("no --before".to_owned()),
+            _ if self.is_before() && plan.before.is_none() => Some("no --before".to_owned()),
             _ => None,
         }
+    }
+
+    /// Returns whether another build has it.
+    fn is_before(self) -> bool {
+        matches!(self, Self::BeforeTap | Self::BeforePacket)
     }
 
     /// The plan, with the folder of the programs for this way.
     pub(super) fn plan(self, plan: &Plan) -> Plan {
         let mut plan = plan.clone();
-        if let (Self::BeforeTap, Some(before)) = (self, &plan.before) {
+        if let (true, Some(before)) = (self.is_before(), &plan.before) {
             plan.bin = before.clone();
         }
         plan
@@ -112,7 +120,7 @@ impl Way {
     /// Returns the driver between Lasthop and an interface that is not its own.
     pub(super) fn driver(self) -> Option<&'static str> {
         match self {
-            Self::LasthopPacket | Self::ProcessPacket => Some("packet"),
+            Self::LasthopPacket | Self::ProcessPacket | Self::BeforePacket => Some("packet"),
             Self::LasthopXdp => Some("xdp"),
             _ => None,
         }
@@ -160,7 +168,7 @@ impl Way {
             Self::OvsTap | Self::OvsVeth => "OVS",
             Self::OvsDpdk => "OVS-DPDK",
             Self::OneThread => "one thread",
-            Self::BeforeTap => "Lasthop, other build",
+            Self::BeforeTap | Self::BeforePacket => "Lasthop, other build",
             Self::BridgeVeth => "bridge",
             Self::Native => "none",
             Self::ProcessTap | Self::ProcessPacket => "Lasthop, driver processes",
@@ -176,6 +184,7 @@ impl Way {
             Self::BeforeTap => "TAP to TAP, other build",
             Self::LasthopVhostNet => "TAP to TAP, vhost-net",
             Self::LasthopPacket | Self::ProcessPacket => "TAP to veth, packet",
+            Self::BeforePacket => "TAP to veth, packet, other build",
             Self::LasthopXdp => "TAP to veth, xdp (copy)",
             Self::OvsVeth => "TAP to veth",
             Self::OvsDpdk => "veth to veth, DPDK's packet sockets",
@@ -339,7 +348,11 @@ impl World {
         };
         let text = tap("near0", &self.near, NEAR) + &far + ports;
         let lasthop = start_with(&way.plan(plan), plan.shared_cores(), &text)?;
-        let near = if way.has_taps() { way } else { Way::LasthopTap };
+        let near = match way {
+            Way::BeforePacket => Way::BeforeTap,
+            _ if way.has_taps() => way,
+            _ => Way::LasthopTap,
+        };
         pids_when_up(&lasthop, &["near0"], near)?;
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;
         let lasthop = Box::new(lasthop);
@@ -499,7 +512,7 @@ pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Resul
             .as_u64()
             .and_then(|pid| u32::try_from(pid).ok());
         // The other build may have other names for it.
-        let is_served = pid.is_some() || driver["in_switch"] == true || way == Way::BeforeTap;
+        let is_served = pid.is_some() || driver["in_switch"] == true || way.is_before();
         Ok((is_served && port["state"] == "up").then_some(pid))
     };
     let pids = stop::try_wait("the ports are up", START, || {
