@@ -137,7 +137,9 @@ const NOTES: [&str; 4] = [
      on netmap ports, which are on the client's, with the switch on its own",
     "requests are of 64 bytes (netmap: 60) and one at a time, those at a rate are sent by a timer",
     "busy threads belong to the bench's process and have its priority; what they lose is lost to \
-     the switch, to both ends and to the kernel's work for them",
+     the switch, to both ends and to the kernel's work for them; where others want the cores, too, \
+     the bench's processes get more of them while they wake each other, so that the loss is \
+     negative and says nothing",
     "OVS is its userspace datapath without DPDK",
 ];
 

@@ -209,7 +209,7 @@ fn between_sockets(plan: &Plan, load: Load, world: &World) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Two namespaces, one of which asks the other one through a switch.
+/// Two namespaces at a switch: one asks the other.
 pub(super) struct Namespaces {
     plan: Plan,
     world: World,

@@ -106,7 +106,7 @@ pub(crate) fn with_tables(plan: &Plan, tables: &[String]) -> Result<Peer> {
     Ok(into_peer(running, u32::try_from(tables.len())?, Vec::new()))
 }
 
-/// With this configuration, whose first ports are for clients; on these cores.
+/// With this configuration on these cores; its first ports are for clients.
 pub(crate) fn with_text(plan: &Plan, cores: &[usize], text: &str, ports: usize) -> Result<Peer> {
     let running = start_with(plan, cores, text)?;
     Ok(into_peer(running, u32::try_from(ports)?, Vec::new()))

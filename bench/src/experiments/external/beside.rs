@@ -134,7 +134,7 @@ fn frames(run: &mut Run<'_>, name: &str, world: &World) -> Result<()> {
     })
 }
 
-/// Two guests that sleep, the first of which asks the other one.
+/// Two guests that sleep: the first asks the other one.
 fn requests(run: &mut Run<'_>, name: &str, world: &World) -> Result<()> {
     let plan = run.plan;
     let sockets = sockets(world)?;
@@ -149,7 +149,7 @@ fn sockets(world: &World) -> Result<Vec<PathBuf>> {
     PORTS.into_iter().map(|port| world.socket(port)).collect()
 }
 
-/// A client whose frames arrive in both directions.
+/// A client, once its frames arrive in both directions.
 fn connect(config: LeanConfig) -> Result<Lean> {
     let mut lean = Lean::connect(config)?;
     stop::try_wait("frames arrive", ARRIVE, || {

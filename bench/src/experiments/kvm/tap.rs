@@ -221,8 +221,8 @@ impl Scene {
         }
     }
 
-    /// Has the guest send a request and waits until it says that it has an answer, so many times
-    /// after a pause. Returns the microseconds of each.
+    /// Has the guest send requests, each after a pause, and waits for the answer to each. Returns
+    /// the microseconds of each.
     fn ask(&self, times: usize, pause: Duration) -> Result<Vec<f64>> {
         stop::check()?;
         let mut all = Vec::with_capacity(times);

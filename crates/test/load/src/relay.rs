@@ -82,7 +82,7 @@ impl Relay {
 
 /// The session with a guest.
 struct Back {
-    /// The socket, whose other end is the front end.
+    /// Our end of the session's socket.
     socket: FrontEnd,
     frames: OwnedFd,
     ram: Option<GuestRam>,
@@ -130,7 +130,7 @@ impl Queue {
         pieces
     }
 
-    /// Returns a buffer with so many bytes written.
+    /// Returns a buffer, with the bytes written to it.
     fn give_back(&mut self, ram: &GuestRam, head: u16, written: u32) {
         let at = self.used + 4 + 8 * u64::from(self.position % self.size);
         ram.store_u32(at, head.into());
