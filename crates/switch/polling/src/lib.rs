@@ -77,6 +77,9 @@ const WAITS_PER_SLEEP: u32 = 1024;
 const FAR_CHEAPER: u32 = 4;
 /// Limit of a balance, prices of a sleep: as many waits of the other kind turn it.
 const MEMORY: i64 = 8;
+/// Maximum time that a peer runs when a call of the thread wakes it on the same core, microseconds: a
+/// thread that is no peer keeps a core for a time slice.
+const PEER: Duration = Duration::from_micros(100);
 /// A look is no gain where frames gather for longer than this multiple of a sleep's CPU time.
 const GATHERING: u32 = 4;
 
@@ -112,6 +115,10 @@ pub struct AdaptivePoll {
     core: SharedCore,
     /// Other threads want the core in this wait.
     is_shared: bool,
+    /// When the thread found frames, as long as it is busy.
+    busy_since: Option<Duration>,
+    /// The sum of the times in which it was busy, at most [`PEER`] of each.
+    busy: Duration,
     /// After a long wait, and after a short one.
     balances: [Balance; 2],
     after_short: bool,
@@ -129,6 +136,8 @@ impl AdaptivePoll {
             price: Price::default(),
             core: SharedCore::default(),
             is_shared: false,
+            busy_since: None,
+            busy: Duration::ZERO,
             balances: [Balance::default(); 2],
             after_short: false,
             until_sleep: WAITS_PER_SLEEP,
@@ -172,6 +181,8 @@ impl AdaptivePoll {
         }
         if self.is_busy() {
             self.is_shared = self.core.is_shared(now);
+            let since = self.busy_since.take().unwrap_or(now);
+            self.busy += now.saturating_sub(since).min(PEER);
         }
         match self.state {
             // A look would last until all these frames are there, and no one waits for the first.
@@ -197,11 +208,12 @@ impl AdaptivePoll {
         }
     }
 
-    /// Notes a pass with frames.
+    /// Notes a pass with frames, which has begun at `now`.
     #[inline]
     pub fn found_frames(&mut self, now: Duration) {
         if self.state != State::Busy {
             self.end_wait(now);
+            self.busy_since = Some(now);
         }
     }
 
@@ -214,7 +226,9 @@ impl AdaptivePoll {
         if took > self.price.whole() {
             self.core.met_another(now);
         } else {
-            self.core.yielded(now, took, cpu_time);
+            // A call that wakes a peer on this core gives the core to it, as a yield does.
+            let busy = self.busy;
+            self.core.yielded(now, took, || cpu_time() + busy);
         }
     }
 

@@ -89,6 +89,22 @@ fn a_neighbour_that_interrupts_is_met_without_yields() {
     assert!(!waiter.poll.core.is_shared(waiter.now));
 }
 
+/// A write to an event or to an interface wakes a peer, which takes the core for a moment.
+#[test]
+fn a_peer_that_runs_while_the_thread_works_is_no_neighbour() {
+    for (peers, is_neighbour) in [(us(20), false), (us(90), false), (us(2000), true)] {
+        let mut waiter = Waiter::new();
+        waiter.requests(us(10), us(8), 1000);
+        for _ in 0..200 {
+            waiter.requests(us(10), us(8), 1);
+            waiter.now += peers;
+            waiter.gone += peers;
+        }
+        let found = waiter.poll.core.is_shared(waiter.now);
+        assert_eq!(found, is_neighbour, "{peers:?}");
+    }
+}
+
 #[test]
 fn a_yield_that_takes_less_than_a_sleep_is_no_neighbour() {
     let mut waiter = Waiter::new();
