@@ -7,6 +7,7 @@ pub(crate) mod capture;
 pub(crate) mod chain;
 pub(crate) mod coalescing;
 pub(crate) mod connections;
+pub(crate) mod dense;
 pub(crate) mod external;
 pub(crate) mod grants;
 pub(crate) mod holding;

@@ -81,9 +81,12 @@ struct Arguments {
     #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
     /// Directory with the binaries of another build, which takes part in the experiments
-    /// `external`, `stack`, `beside`, `busy`, `kvm` and `kvm-tap`
+    /// `external`, `stack`, `beside`, `busy`, `kvm`, `kvm-tap` and `dense`
     #[arg(long, value_name = "DIR")]
     before: Option<PathBuf>,
+    /// Numbers of idle guests of the experiment `dense`
+    #[arg(long, value_delimiter = ',', value_name = "NUMBER")]
+    guests: Vec<usize>,
     /// Directory of JSON and plots
     #[arg(
         long,
@@ -209,6 +212,9 @@ enum Experiment {
     Idle,
     /// Memory and start-up time by number of ports
     Growth,
+    /// A host full of idle guests: deaths of the switch and upgrades by their number, beside the
+    /// build of --before
+    Dense,
 }
 
 impl Experiment {
@@ -266,6 +272,10 @@ fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
         window: pick(300, 2000),
         patience: pick(20_000, 600_000),
         idle: pick(2000, 20_000),
+        guests: match &arguments.guests[..] {
+            [] => experiments::dense::guests(quick),
+            named => named.to_vec(),
+        },
         parts: Vec::new(),
     })
 }
@@ -366,5 +376,6 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Sockets => experiments::sockets::sockets(plan),
         Experiment::Idle => experiments::ports::idle(plan),
         Experiment::Growth => experiments::ports::growth(plan),
+        Experiment::Dense => experiments::dense::dense(plan),
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) patience: Duration,
     /// How long CPU use without traffic is watched.
     pub(crate) idle: Duration,
+    /// Numbers of idle guests of the experiment `dense`.
+    pub(crate) guests: Vec<usize>,
     /// Parts of an experiment that figures of the papers ask for, or what their names begin with;
     /// empty: all parts, in all places.
     pub(crate) parts: Vec<&'static str>,
@@ -182,6 +184,7 @@ pub(crate) mod tests {
             window: time,
             patience: time,
             idle: time,
+            guests: Vec::new(),
             parts: Vec::new(),
         }
     }

@@ -20,6 +20,7 @@
 //! * [`precopy`]: live migration of a guest's memory by a VMM
 //! * [`samples`]: committed samples of records
 //! * [`clock`]: a clock that tests move
+//! * [`crowd`]: many guests of one thread
 //! * [`confined`]: what a list of system calls lets through
 //! * [`lasthop`]: a running Lasthop in a folder of its own, and its command line
 //! * [`process`]: processes that cannot outlive their test
@@ -35,6 +36,7 @@
 
 pub mod clock;
 pub mod confined;
+pub mod crowd;
 pub mod driver;
 pub mod echo;
 pub mod features;
