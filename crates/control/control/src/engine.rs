@@ -392,15 +392,10 @@ impl Engine {
             match event {
                 SwitchEvent::Stations(uses) => self.forwarding.refresh_stations(&uses),
                 SwitchEvent::Done { number, error } => self.command_done(number, error)?,
-                SwitchEvent::Phase {
-                    port,
-                    phase,
-                    reason,
-                } => {
+                SwitchEvent::Phases(reports) => {
                     let (now, directory) = (self.now(), Directory::new(&self.ports, &self.store));
-                    self.forwarding.record_phase(port, phase, directory)?;
-                    self.events
-                        .phase_changed(now, port, (phase, reason), directory);
+                    self.forwarding.record_phases(&reports, directory)?;
+                    self.events.phases_changed(now, reports, directory);
                 }
                 SwitchEvent::Rules(uses) => self.rule_counts.add(&uses, self.now()),
                 SwitchEvent::Flows(number, part) => self.flow_dumps.add(number, part),

@@ -250,6 +250,17 @@ pub enum PortPhase {
     Faulted,
 }
 
+/// A port that changed its phase.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PhaseReport {
+    /// The port.
+    pub port: PortId,
+    /// Its phase now.
+    pub phase: PortPhase,
+    /// The reason.
+    pub reason: Option<String>,
+}
+
 /// One queue of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueState {
@@ -393,15 +404,8 @@ pub enum SwitchEvent {
         /// The error; then nothing has changed.
         error: Option<String>,
     },
-    /// A port changed its phase; for the log and for waiting requests.
-    Phase {
-        /// The port.
-        port: PortId,
-        /// Its phase now.
-        phase: PortPhase,
-        /// The reason.
-        reason: Option<String>,
-    },
+    /// Ports changed their phases; for the log and for waiting requests.
+    Phases(Vec<PhaseReport>),
     /// Counters of some rules since their last report; more may follow.
     Rules(Vec<RuleUse>),
     /// The use of a scheduled port, by sender and class.

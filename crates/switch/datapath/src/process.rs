@@ -286,7 +286,7 @@ impl Process {
                     port,
                     record,
                     quarantined,
-                } => self.sessions.saved.add_record(port, &record, quarantined),
+                } => self.sessions.saved.add_record(port, record, quarantined),
                 EventToSwitch::Quiesce => self.quiesce()?,
                 EventToSwitch::Resume => self.resume(),
                 EventToSwitch::TakeOver => self.take_over()?,

@@ -10,7 +10,8 @@ mod connections;
 mod scheduling;
 mod target;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use ipc::state::PARTS_MAX;
 use ipc::switching::{self, PortConfig, SwitchCommand};
 use policy::{Model, Program};
 use port::PortId;
+use sys::foreign::ForeignFd;
 
 use super::ports::MetricsSocket;
 use super::queries::status::port_status_now;
@@ -32,6 +34,10 @@ use claims::Claims;
 use config::desired;
 pub(super) use scheduling::{follow_speeds, has_speeds};
 pub(super) use target::Target;
+
+/// Maximum number of requests that are under way at a time: the supervisor ends a process whose
+/// link has no room for a reply.
+const REQUESTS_AHEAD: usize = 128;
 
 /// Returns the switch's configuration of a desired port.
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
@@ -161,9 +167,18 @@ async fn reconcile_ports(
         engine.order(SwitchCommand::RemovePort(id)).await?;
         engine.with(|e| e.port_removed(id, claims))?;
     }
+    let mut made = Vec::new();
     for (id, (new, spec)) in configs {
         match engine.with(|e| e.ports.configs.get(&id).cloned()) {
-            None => make_port(engine, new, spec, claims).await?,
+            None => {
+                let socket = match new.role {
+                    switching::Role::Server => Some(claims.take(engine, spec).await?),
+                    switching::Role::Client => None,
+                };
+                // Before the first client can connect.
+                reconcile_peer(engine, &new).await?;
+                made.push((new, socket));
+            }
             Some(old) => {
                 reconcile_peer(engine, &new).await?;
                 if old != new {
@@ -173,22 +188,18 @@ async fn reconcile_ports(
             }
         }
     }
-    Ok(())
+    let make = |(config, socket)| make_port(engine, config, socket);
+    pipelined(made, make, |()| {}).await
 }
 
-async fn make_port(
-    engine: &SharedEngine<'_>,
+/// Sends the switch a new port, with its socket if it listens. The future completes when it is
+/// there.
+fn make_port<'a>(
+    engine: &'a SharedEngine<'_>,
     config: PortConfig,
-    spec: &PortSpec,
-    claims: &mut Claims,
-) -> Result<(), Problem> {
+    socket: Option<ForeignFd>,
+) -> impl Future<Output = Result<(), Problem>> + 'a {
     let id = config.id;
-    let socket = match config.role {
-        switching::Role::Server => Some(claims.take(engine, spec).await?),
-        switching::Role::Client => None,
-    };
-    // Before the first client can connect.
-    reconcile_peer(engine, &config).await?;
     // Events and upcalls of the port may arrive before the reply.
     engine.with(|e| {
         e.ports.configs.insert(id, config.clone());
@@ -196,11 +207,42 @@ async fn make_port(
     });
     let order = SwitchCommand::AddPort(config);
     let fds = socket.into_iter().collect();
-    let made = engine.with(|e| e.links.switch.request(order, fds)).await;
-    if made.is_err() {
-        engine.with(|e| e.ports.configs.remove(&id));
+    let reply = engine.with(|e| e.links.switch.request(order, fds));
+    async move {
+        let made = reply.await;
+        if made.is_err() {
+            engine.with(|e| e.ports.configs.remove(&id));
+        }
+        made.map(drop).map_err(unavailable)
     }
-    made.map(drop).map_err(unavailable)
+}
+
+/// Makes requests to a peer, each before those before it have completed: a change of many ports
+/// does not wait for each. `done` gets the results in order. After a failure no further request is
+/// made, and those under way complete.
+///
+/// # Errors
+/// The first failure.
+async fn pipelined<T, R, F: Future<Output = Result<R, Problem>>>(
+    all: impl IntoIterator<Item = T>,
+    mut request: impl FnMut(T) -> F,
+    mut done: impl FnMut(R),
+) -> Result<(), Problem> {
+    let (mut all, mut sent) = (all.into_iter(), VecDeque::new());
+    let mut failed = None;
+    loop {
+        while failed.is_none() && sent.len() < REQUESTS_AHEAD {
+            let Some(next) = all.next() else { break };
+            sent.push_back(Box::pin(request(next)));
+        }
+        let Some(first) = sent.pop_front() else {
+            return failed.map_or(Ok(()), Err);
+        };
+        match first.await {
+            Ok(result) => done(result),
+            Err(problem) => failed = failed.or(Some(problem)),
+        }
+    }
 }
 
 /// Sends the switch the user that alone may connect to a port.

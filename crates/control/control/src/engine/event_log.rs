@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::v1::{ConnectionOpener, EventKind};
-use ipc::switching::PortPhase;
+use ipc::switching::{PhaseReport, PortPhase};
 use port::{EventLimiter, PortId};
 use wire::MacAddr;
 
@@ -15,6 +15,9 @@ use crate::events::{self, Events};
 /// Events and log lines that one port's guest can cause, per interval: the same limit as that of
 /// the switch.
 pub(super) const PORT_EVENTS: (u32, Duration) = (30, Duration::from_secs(30));
+
+/// Changes of phases that are reported together and have a line each in the log.
+const LOGGED_PHASES: usize = 16;
 
 /// See the module documentation.
 #[derive(Default)]
@@ -68,16 +71,29 @@ impl EventLog {
         self.events.emit(what, suppressed);
     }
 
-    /// Records the phase of a port, and sends its event now or when the limiter admits it.
-    pub(super) fn phase_changed(
+    /// Records the phases of ports, and sends each event now or when its limiter admits it. Many at
+    /// once are those of connections that continue: they have one line in the log.
+    pub(super) fn phases_changed(
         &mut self,
         now: Duration,
-        port: PortId,
-        phase: (PortPhase, Option<String>),
+        reports: Vec<PhaseReport>,
         directory: Directory<'_>,
     ) {
-        self.pending_phases.insert(port, phase);
-        self.emit_phase(now, port, directory);
+        let is_logged = reports.len() <= LOGGED_PHASES;
+        if !is_logged {
+            let is_up = |report: &&PhaseReport| report.phase == PortPhase::Up;
+            let up = reports.iter().filter(is_up).count();
+            tracing::info!(ports = reports.len(), up, "ports changed together");
+        }
+        for PhaseReport {
+            port,
+            phase,
+            reason,
+        } in reports
+        {
+            self.pending_phases.insert(port, (phase, reason));
+            self.emit_phase(now, port, is_logged, directory);
+        }
     }
 
     /// Sends the port events that were held back.
@@ -89,11 +105,17 @@ impl EventLog {
         let ports = self.pending_phases.keys().copied();
         let ports: Vec<PortId> = ports.filter(is_admitted).collect();
         for port in ports {
-            self.emit_phase(now, port, directory);
+            self.emit_phase(now, port, true, directory);
         }
     }
 
-    fn emit_phase(&mut self, now: Duration, port: PortId, directory: Directory<'_>) {
+    fn emit_phase(
+        &mut self,
+        now: Duration,
+        port: PortId,
+        is_logged: bool,
+        directory: Directory<'_>,
+    ) {
         let Some(suppressed) = self.admit(now, port) else {
             return;
         };
@@ -109,7 +131,7 @@ impl EventLog {
             reason: reason.as_deref().map(events::printable),
         };
         match phase {
-            PortPhase::Up => self.events.emit(what, suppressed),
+            PortPhase::Up if is_logged => self.events.emit(what, suppressed),
             // The switch logs connections, disconnections and protocol errors itself.
             _ => self.events.publish(events::unlogged(what, suppressed)),
         }

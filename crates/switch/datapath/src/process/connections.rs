@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ipc::driving::{InterfaceStart, REASON_CHARS_MAX};
 use ipc::supervision::SwitchRequest;
-use ipc::switching::SwitchEvent;
+use ipc::switching::{PhaseReport, SwitchEvent};
 use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
@@ -476,18 +476,25 @@ impl Process {
         }
     }
 
+    /// Reports the phase of a port, if it has changed. While connections are restored it is
+    /// reported with those of the others.
     pub(super) fn report_phase(&mut self, id: PortId) {
-        let Some(port) = self.ports.get_mut(&id) else {
-            return;
-        };
-        if let Some(phase) = port.phase_change() {
-            let reason = port.reason();
-            let report = SwitchEvent::Phase {
-                port: id,
-                phase,
-                reason,
-            };
-            self.report(&report, &[]);
+        if self.sessions.saved.began.is_none()
+            && let Some(phase) = self.phase_report(id)
+        {
+            self.report(&SwitchEvent::Phases(vec![phase]), &[]);
         }
+    }
+
+    /// Returns the phase of a port, if it has changed since the last call.
+    pub(super) fn phase_report(&mut self, id: PortId) -> Option<PhaseReport> {
+        let port = self.ports.get_mut(&id)?;
+        let phase = port.phase_change()?;
+        let reason = port.reason();
+        Some(PhaseReport {
+            port: id,
+            phase,
+            reason,
+        })
     }
 }

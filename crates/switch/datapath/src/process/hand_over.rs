@@ -30,6 +30,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ipc::supervision::SwitchRequest;
+use ipc::switching::SwitchEvent;
 use ipc::timeouts::{QUIESCE_INTERFACES, QUIESCE_UPCALLS};
 use port::PortId;
 use rustix::event::PollFlags;
@@ -174,6 +175,7 @@ impl Process {
             }
         }
         self.sessions.saved.waiting = self.ports.keys().copied().collect();
+        self.sessions.saved.began = Some(Instant::now());
         self.restore_due();
     }
 
@@ -187,7 +189,26 @@ impl Process {
         }
         if self.sessions.saved.waiting.is_empty() {
             self.workers.resume();
+            self.restored();
         }
+    }
+
+    /// Reports all ports once all of them are served again.
+    fn restored(&mut self) {
+        let Some(began) = self.sessions.saved.began.take() else {
+            return;
+        };
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        // The workers have notified all guests.
+        ports.iter().for_each(|id| self.disconnect_blocking(*id));
+        let phases = ports.iter().filter_map(|id| self.phase_report(*id));
+        let phases: Vec<_> = phases.collect();
+        if !phases.is_empty() {
+            self.report(&SwitchEvent::Phases(phases), &[]);
+        }
+        let open = self.ports.values().filter(|port| port.socket().is_some());
+        let (connections, ms) = (open.count(), began.elapsed().as_secs_f64() * 1e3);
+        tracing::info!(connections, "connections continued within {ms:.1} ms");
     }
 
     /// Restores all connections without a time limit: no other process serves them.

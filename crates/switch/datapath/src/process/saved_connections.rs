@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use ipc::driving::InterfaceStart;
 use ipc::keeping::{ConnectionRecord, SOCKET};
@@ -38,6 +39,8 @@ pub(super) struct SavedConnections {
     refused: Vec<PortId>,
     /// Ports whose connections are to be restored now.
     pub(super) waiting: VecDeque<PortId>,
+    /// Time since which they are restored.
+    pub(super) began: Option<Instant>,
 }
 
 impl SavedConnections {
@@ -54,17 +57,18 @@ impl SavedConnections {
         files.extend(numbers.into_iter().zip(fds));
     }
 
-    pub(super) fn add_record(&mut self, port: PortId, record: &[u8], quarantined: bool) {
+    pub(super) fn add_record(&mut self, port: PortId, bytes: Vec<u8>, quarantined: bool) {
         let mut files = self.files.remove(&port).unwrap_or_default();
         if let Some(author) = files.get(&SOCKET).map(Author::of) {
             let author = author.labelled(port.0);
             let of_author = |(number, fd): (u64, ForeignFd)| (number, fd.of(author));
             files = files.into_iter().map(of_author).collect();
         }
-        match ConnectionRecord::from_bytes(record) {
+        match ConnectionRecord::from_bytes(&bytes) {
             Ok(record) => {
                 let saved = SavedConnection {
                     record,
+                    bytes,
                     files,
                     quarantined,
                 };

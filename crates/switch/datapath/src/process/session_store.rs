@@ -63,8 +63,15 @@ impl PortSessionStore {
         self.send(SessionRequest::StoreDescriptor { port, number }, &[fd]);
     }
 
+    /// Continues the session that the supervisor has: this record and its descriptors.
+    pub fn resume(&mut self, record: Vec<u8>, mut numbers: Vec<u64>) {
+        numbers.sort_unstable();
+        (self.last, self.new_descriptors) = (Some((record, numbers)), false);
+    }
+
     /// Stores a record, if it or its descriptors have changed.
-    pub fn store_session(&mut self, record: Vec<u8>, numbers: Vec<u64>) {
+    pub fn store_session(&mut self, record: Vec<u8>, mut numbers: Vec<u64>) {
+        numbers.sort_unstable();
         let new = Some((record, numbers));
         if !std::mem::take(&mut self.new_descriptors) && self.last == new {
             return;

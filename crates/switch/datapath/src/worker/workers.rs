@@ -166,8 +166,31 @@ impl Workers {
 
     /// Changes a port's queues on the first worker; the others count its pairs again.
     pub fn on_port(&self, port: PortId, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
-        self.first(move |w| w.switch.guest_mut(port).map(job));
-        self.each(move |w| w.switch.guest_mut(port).map(GuestPort::count_pairs));
+        self.change_first(move |w| {
+            w.switch.guest_mut(port).map(job);
+        });
+        self.change_each(move |w| {
+            w.switch.guest_mut(port).map(GuestPort::count_pairs);
+        });
+    }
+
+    /// Runs a job on the first worker, as [`Workers::change_each`].
+    fn change_first(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        if self.quiesced.get() {
+            self.handles[0].post(job);
+        } else {
+            self.first(job);
+        }
+    }
+
+    /// Runs a job on each worker. While no pair is served it is queued, and done before any pair is
+    /// served again: a successor restores all connections without a wait for each.
+    fn change_each(&self, job: impl Fn(&mut Worker) + Clone + Send + 'static) {
+        if self.quiesced.get() {
+            self.post_each(job);
+        } else {
+            self.each(job);
+        }
     }
 
     /// Sets the MTU of a port.
@@ -247,7 +270,7 @@ impl Workers {
         let to_guest = index.is_multiple_of(2);
         let queue = QueueLock::new(queue);
         let mut first = queue.share();
-        self.first(move |_| {
+        self.change_first(move |_| {
             let mut calls = PendingCalls::default();
             first.with(|queue| queue.begin(to_guest, &mut calls));
         });
@@ -255,22 +278,16 @@ impl Workers {
         self.watches
             .borrow_mut()
             .insert((port, index), queue.watch());
-        for worker in &self.handles {
-            let queue = queue.share();
-            let added = worker.call(move |w| {
-                let guest = w.switch.guest_mut(port)?;
-                guest.start(index, queue, features);
-                Some(())
-            });
-            if added.is_none() {
-                self.watches.borrow_mut().remove(&(port, index));
-                return Err("the port is gone".into());
-            }
+        if !self.add_queue(port, index, &queue, features) {
+            self.watches.borrow_mut().remove(&(port, index));
+            return Err("the port is gone".into());
         }
         let pair = index / 2;
         if to_guest {
-            if let Some(home) = self.homes.borrow().get(&(port, pair)) {
-                self.on(*home, move |w| w.watch_buffers(port, pair, true));
+            // While no pair is served, that is done with the others.
+            let home = self.homes.borrow().get(&(port, pair)).copied();
+            if let Some(home) = home.filter(|_| !self.quiesced.get()) {
+                self.on(home, move |w| w.watch_buffers(port, pair, true));
             }
             return Ok(());
         }
@@ -282,6 +299,31 @@ impl Workers {
             self.homes.borrow_mut().insert((port, pair), home);
         }
         served
+    }
+
+    /// Adds a queue to a port of all workers. Returns `false` if one is known not to have the port.
+    fn add_queue(
+        &self,
+        port: PortId,
+        index: u16,
+        queue: &QueueLock<GuestQueue>,
+        features: Features,
+    ) -> bool {
+        self.handles.iter().all(|worker| {
+            let queue = queue.share();
+            let add = move |w: &mut Worker| {
+                let guest = w.switch.guest_mut(port)?;
+                guest.start(index, queue, features);
+                Some(())
+            };
+            if self.quiesced.get() {
+                worker.post(move |w| {
+                    add(w);
+                });
+                return true;
+            }
+            worker.call(add).is_some()
+        })
     }
 
     /// Takes a port's queue out of service; returns its position.
@@ -357,6 +399,9 @@ impl Workers {
 
     /// Returns the worker that is home to the fewest pairs.
     fn with_fewest_pairs(&self) -> usize {
+        if self.count() == 1 {
+            return 0;
+        }
         let homes = self.homes.borrow();
         let pairs_of = |worker: &usize| homes.values().filter(|home| *home == worker).count();
         (0..self.count()).min_by_key(pairs_of).unwrap_or(0)

@@ -326,11 +326,11 @@ impl Host {
                 SwitchEvent::Done { number: n, error } if n == number => {
                     return error.map_or(Ok(()), Err);
                 }
-                SwitchEvent::Phase {
-                    port,
-                    phase,
-                    reason,
-                } => self.phases.push((port, phase, reason)),
+                SwitchEvent::Phases(reports) => {
+                    let reports = reports.into_iter();
+                    self.phases
+                        .extend(reports.map(|r| (r.port, r.phase, r.reason)));
+                }
                 SwitchEvent::PortStates(states, figures, _) => {
                     self.states.extend(states);
                     self.figures = figures;

@@ -2,6 +2,7 @@
 //! failure is known before anything else is changed. The supervisor holds them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use ipc::owners::{NoSocket, SocketKey, SocketOwner};
 use ipc::sockets::SocketType;
 use sys::foreign::ForeignFd;
 
-use super::Target;
+use super::{Target, pipelined};
 use crate::engine::links::supervisor::Listening;
 use crate::engine::ports::MetricsSocket;
 use crate::engine::{SharedEngine, unavailable};
@@ -68,56 +69,67 @@ pub(super) async fn sockets(
     specs: &[PortSpec],
 ) -> Result<Claims, Problem> {
     let mut claims = Claims::default();
-    for spec in specs.iter().filter(|spec| desired::listens(spec)) {
+    let is_claimed = |spec: &&PortSpec| {
         let owner = desired::owner_of(spec);
         let path = &spec.socket;
         let is_there = engine.with(|e| e.ports.listens(path));
         let is_owned = || engine.with(|e| e.ports.is_owned(path, &owner));
         // One of another type is bound once its port is removed.
         let is_other = || !engine.with(|e| e.ports.has_type(path, desired::socket_type_of(spec)));
-        if is_there && (is_owned() || is_other()) {
-            continue;
-        }
-        match listen(engine, spec).await {
-            Ok(socket) => {
-                claims.open.insert(path.clone(), socket);
-                claims.paths.insert(path.clone());
-            }
-            Err(problem) => {
-                engine.with(|e| e.release_sockets(claims))?;
-                return Err(problem);
-            }
+        !(is_there && (is_owned() || is_other()))
+    };
+    let listening = specs.iter().filter(|spec| desired::listens(spec));
+    let claim = |spec| {
+        let socket = listen(engine, spec);
+        async move { Ok((spec.socket.clone(), socket.await?)) }
+    };
+    let claimed = pipelined(listening.filter(is_claimed), claim, |(path, socket)| {
+        claims.paths.insert(path.clone());
+        claims.open.insert(path, socket);
+    });
+    match claimed.await {
+        Ok(()) => Ok(claims),
+        Err(problem) => {
+            engine.with(|e| e.release_sockets(claims))?;
+            Err(problem)
         }
     }
-    Ok(claims)
 }
 
 /// Opens the socket of a port, or sets its owner if it is open.
-async fn listen(engine: &SharedEngine<'_>, spec: &PortSpec) -> Result<ForeignFd, Problem> {
+fn listen<'a>(
+    engine: &'a SharedEngine<'_>,
+    spec: &'a PortSpec,
+) -> impl Future<Output = Result<ForeignFd, Problem>> + 'a {
     let path = spec.socket.as_str();
     let owned = (path, desired::owner_of(spec), desired::socket_type_of(spec));
-    let listening = listen_as(engine, owned).await?;
-    let (_, socket) = listening.map_err(|no| refused("port", &spec.name, &no))?;
-    Ok(socket)
+    let listening = listen_as(engine, owned);
+    async move {
+        let listening = listening.await?;
+        let (_, socket) = listening.map_err(|no| refused("port", &spec.name, &no))?;
+        Ok(socket)
+    }
 }
 
-/// Opens a socket, or sets its owner if it is open. Returns the only user that may connect, and the
-/// socket.
-async fn listen_as(
-    engine: &SharedEngine<'_>,
-    (path, owner, of): (&str, SocketOwner, SocketType),
-) -> Result<Listening, Problem> {
+/// Opens a socket, or sets its owner if it is open. The request is sent at once; the future returns
+/// the only user that may connect, and the socket.
+fn listen_as<'a>(
+    engine: &'a SharedEngine<'_>,
+    (path, owner, of): (&'a str, SocketOwner, SocketType),
+) -> impl Future<Output = Result<Listening, Problem>> + 'a {
     let listening = engine.with(|e| {
         // Until this is done, the socket's owner is unknown.
         e.ports.sockets.remove(path);
         e.links.supervisor.listen_as(path, owner.clone(), of)
     });
-    let listening = listening.await.map_err(unavailable)?;
-    if let Ok((peer, _)) = &listening {
-        let known = (owner, *peer);
-        engine.with(|e| e.ports.sockets.insert(path.to_owned(), known));
+    async move {
+        let listening = listening.await.map_err(unavailable)?;
+        if let Ok((peer, _)) = &listening {
+            let known = (owner, *peer);
+            engine.with(|e| e.ports.sockets.insert(path.to_owned(), known));
+        }
+        Ok(listening)
     }
-    Ok(listening)
 }
 
 /// Opens the sockets of new pipes, and sets the owners of all. The sockets of those that stay are

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipc::records::Upcall;
-use ipc::switching::{PortPhase, PortState, Station, StationUse};
+use ipc::switching::{PhaseReport, PortPhase, PortState, Station, StationUse};
 use policy::connection::WithFarPort;
 use policy::frame_class::{Neighbour, classify};
 use policy::port_security::{Addresses, Bindings, Macs, PortSecurity};
@@ -232,24 +232,28 @@ impl Forwarding {
         owners
     }
 
-    /// Records a port's phase. Bindings end with the connection, as the next guest may be another
+    /// Records phases of ports. Bindings end with the connection, as the next guest may be another
     /// one. Listed addresses belong to the port while it is up.
     ///
     /// # Errors
     /// The ring of upcalls is broken.
-    pub(in crate::engine) fn record_phase(
+    pub(in crate::engine) fn record_phases(
         &mut self,
-        port: PortId,
-        phase: PortPhase,
+        reports: &[PhaseReport],
         directory: Directory<'_>,
     ) -> std::io::Result<()> {
-        let is_up = |this: &Self| this.connected.get(&port) == Some(&PortPhase::Up);
-        let was_up = is_up(self);
-        self.record_connection(port, phase)?;
-        if was_up != is_up(self) {
+        let (mut has_changed, mut down) = (false, Vec::new());
+        for PhaseReport { port, phase, .. } in reports {
+            let is_up = |this: &Self| this.connected.get(port) == Some(&PortPhase::Up);
+            let was_up = is_up(self);
+            self.record_connection(*port, *phase)?;
+            has_changed |= was_up != is_up(self);
+            down.extend((was_up && !is_up(self)).then_some(*port));
+        }
+        if has_changed {
             self.own_stations(directory);
         }
-        if was_up && !is_up(self) {
+        for port in down {
             let effects = self.fdb.port_down(port);
             self.apply_effects(effects);
             self.answers.ring_bell();

@@ -2,7 +2,7 @@
 
 use api::v1::EventKind;
 use ipc::supervision::EventToControl;
-use ipc::switching::{PortPhase, SwitchEvent};
+use ipc::switching::{PhaseReport, PortPhase, SwitchEvent};
 use port::PortId;
 
 use super::world::{World, key, port};
@@ -18,11 +18,11 @@ fn world() -> (World, Engine) {
 }
 
 fn phase(phase: PortPhase, reason: Option<&str>) -> SwitchEvent {
-    SwitchEvent::Phase {
+    SwitchEvent::Phases(vec![PhaseReport {
         port: PortId(0),
         phase,
         reason: reason.map(str::to_owned),
-    }
+    }])
 }
 
 /// Events so far: the message, and the number of suppressed ones.

@@ -7,7 +7,7 @@ use api::v1::{
     TraceFrame, TraceRequest,
 };
 use ipc::records::{Answer, Upcall};
-use ipc::switching::{PortPhase, SwitchEvent};
+use ipc::switching::{PhaseReport, PortPhase, SwitchEvent};
 use port::PortId;
 use serde_json::json;
 use wire::build::PacketBuilder;
@@ -50,11 +50,11 @@ fn world() -> (World, Engine) {
 }
 
 fn phase(world: &World, engine: &mut Engine, port: u32, phase: PortPhase) {
-    world.report(&SwitchEvent::Phase {
+    world.report(&SwitchEvent::Phases(vec![PhaseReport {
         port: PortId(port),
         phase,
         reason: None,
-    });
+    }]));
     world.settle(engine);
     world.answers();
 }

@@ -1,7 +1,7 @@
 //! Addresses that port security lists, and that no other port may take while their own is up.
 
 use api::v1::{AllowedAddresses, FdbFilter, PortSecuritySpec, PortSpec, StaticEntry};
-use ipc::switching::{PortPhase, SwitchEvent};
+use ipc::switching::{PhaseReport, PortPhase, SwitchEvent};
 use policy::Action;
 use port::{DropReason, PortId};
 
@@ -43,11 +43,11 @@ fn started(world: &mut World) -> Engine {
 }
 
 fn phase(world: &World, engine: &mut Engine, port: u32, phase: PortPhase) {
-    let report = SwitchEvent::Phase {
+    let report = SwitchEvent::Phases(vec![PhaseReport {
         port: PortId(port),
         phase,
         reason: None,
-    };
+    }]);
     world.report(&report);
     world.settle(engine);
     world.answers();

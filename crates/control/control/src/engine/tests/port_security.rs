@@ -2,7 +2,7 @@
 
 use api::v1::{AllowedAddresses, AllowedWord, PortSecuritySpec, PortSpec};
 use ipc::records::{Answer, mask_from_words};
-use ipc::switching::{PortPhase, SwitchEvent};
+use ipc::switching::{PhaseReport, PortPhase, SwitchEvent};
 use policy::Action;
 use port::{DropReason, PortId};
 use wire::{EtherType, FlowKey, FlowMask};
@@ -137,11 +137,11 @@ fn bindings_end_with_the_connection() {
     let mut world = world(PortSecuritySpec::default());
     let mut engine = world.start().unwrap();
     let phase = |world: &World, engine: &mut Engine, phase| {
-        world.report(&SwitchEvent::Phase {
+        world.report(&SwitchEvent::Phases(vec![PhaseReport {
             port: PortId(0),
             phase,
             reason: None,
-        });
+        }]));
         world.settle(engine);
         world.answers();
     };

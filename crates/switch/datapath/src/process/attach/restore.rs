@@ -68,6 +68,8 @@ pub struct SavedInterface {
 pub struct SavedConnection {
     /// Its record.
     pub record: ConnectionRecord,
+    /// The same as the supervisor has it.
+    pub bytes: Vec<u8>,
     /// Its descriptors by their numbers.
     pub files: BTreeMap<u64, ForeignFd>,
     /// The connection is quarantined: it is to be ended.
@@ -152,16 +154,19 @@ impl Attachment {
         }
     }
 
-    fn restore_connection(&mut self, saved: SavedConnection, workers: &Workers) {
+    fn restore_connection(&mut self, mut saved: SavedConnection, workers: &Workers) {
         self.context.connections = saved.record.connections;
         let socket = saved.files.get(&SOCKET);
         let socket = socket.and_then(|socket| socket.try_clone().ok());
         let quarantined = saved.quarantined;
+        let numbers = saved.files.keys().copied().collect();
+        let bytes = std::mem::take(&mut saved.bytes);
+        self.context.store.resume(bytes, numbers);
         match self.try_restore(saved, workers) {
             Ok(open) => {
                 self.open = Some(open);
                 self.store_session();
-                tracing::info!(port = self.context.config.name, "connection continued");
+                tracing::debug!(port = self.context.config.name, "connection continued");
             }
             Err(reason) => {
                 tracing::error!(
