@@ -34,12 +34,15 @@ const LIST: &[AllowedCall] = &[
     call(libc::SYS_memfd_create, "a message that is too long for the link"),
 ];
 
+const NAME: &str = "lasthop-control";
+
 fn main() -> std::process::ExitCode {
-    process::main(
-        "lasthop-control",
-        Some(process::sandbox::Process::Control),
-        |link| control::process::run(link, || filter::install(&[LIST, RUNTIME].concat())),
-    )
+    process::main(NAME, Some(process::sandbox::Process::Control), |link| {
+        control::process::run(link, || {
+            process::set_name(NAME);
+            filter::install(&[LIST, RUNTIME].concat())
+        })
+    })
 }
 
 #[cfg(test)]

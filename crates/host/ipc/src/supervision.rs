@@ -52,6 +52,9 @@ pub use self::switch::{EventToSwitch, SessionRequest, SwitchRequest};
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
 
+/// The environment variable of a child that may wait long for its first message, for `ps`.
+pub const SPARE: &str = "LASTHOP_SPARE";
+
 /// Prefix of the address of a TCP socket in place of a path; a path never contains such a byte.
 const TCP: &str = "\0tcp:";
 

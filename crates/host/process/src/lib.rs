@@ -10,9 +10,12 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use ipc::supervision::LINK_FD;
+use ipc::supervision::{LINK_FD, SPARE};
 use sandbox::Process;
 use self_check::SelfCheck;
+
+/// Name of a process that waits for its first message.
+const SPARE_NAME: &str = "lasthop-spare";
 
 /// Runs a process that the supervisor started. `process` selects the rights that are dropped before
 /// the first message on the link is read. A driver has none there: it drops its rights after it has
@@ -23,8 +26,8 @@ pub fn main(
     run: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> ExitCode {
     log::start();
-    // A process that was started from an open file has no useful name. A failure is harmless.
-    let _ = CString::new(name).map(|name| rustix::thread::set_name(&name));
+    let is_spare = std::env::var_os(SPARE).is_some();
+    set_name(if is_spare { SPARE_NAME } else { name });
     let drop_rights = || process.map_or(Ok(()), sandbox::drop_rights);
     let checked = std::env::args()
         .nth(1)
@@ -43,6 +46,13 @@ pub fn main(
         Err(error) => tracing::error!("{name}: {error}"),
     }
     ExitCode::FAILURE
+}
+
+/// Gives this process the name of what it does: a process that was started from an open file has no
+/// useful one, and a spare one is called otherwise until it is used.
+pub fn set_name(name: &str) {
+    // A failure is harmless.
+    let _ = CString::new(name).map(|name| rustix::thread::set_name(&name));
 }
 
 /// Returns the link that the supervisor opened.

@@ -9,7 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ipc::link::{self, Link, LinkEvent};
-use ipc::supervision::{LINK_FD, ProcessInfo, Request};
+use ipc::supervision::{LINK_FD, ProcessInfo, Request, SPARE};
 use rustix::process::Signal;
 use sys::foreign::ForeignFd;
 
@@ -92,6 +92,11 @@ impl fmt::Display for Death {
 /// Process of a kind with its restart state.
 pub(super) struct Child<R: Role> {
     alive: Option<Alive<R>>,
+    /// Process that has started, has dropped its rights, and waits for its first message: the
+    /// successor if this one dies.
+    spare: Option<Alive<R>>,
+    /// A spare process could not be started.
+    spare_failed: bool,
     restarts: u32,
     /// Deaths in a row soon after the start.
     failures: u32,
@@ -117,13 +122,15 @@ impl<R: Role> Child<R> {
     /// # Errors
     /// A missing binary, or a failed system call.
     pub(super) fn start(binaries: &Binaries) -> io::Result<Self> {
-        Ok(Self::new(Some(spawn(binaries)?)))
+        Ok(Self::new(Some(spawn(binaries, false)?)))
     }
 
     fn new(alive: Option<Alive<R>>) -> Self {
         Self {
             restart_at: alive.is_none().then(Instant::now),
             alive,
+            spare: None,
+            spare_failed: false,
             restarts: 0,
             failures: 0,
             excused: false,
@@ -357,9 +364,11 @@ impl<R: Role> Child<R> {
         if self.restart_at.is_none_or(|at| at > Instant::now()) {
             return false;
         }
-        match spawn(binaries) {
+        let started = self.take_spare().map_or_else(|| spawn(binaries, false), Ok);
+        match started {
             Ok(alive) => {
                 self.restart_at = None;
+                self.spare_failed = false;
                 self.alive = Some(alive);
                 // An alarm on restarts must name the process that died first.
                 self.restarts += u32::from(!mem::take(&mut self.excused));
@@ -371,6 +380,40 @@ impl<R: Role> Child<R> {
                 false
             }
         }
+    }
+
+    /// Starts the spare process, unless there is one. It is not started beside others: this process
+    /// has done its work, and is up for a while.
+    pub(super) fn keep_spare(&mut self, binaries: &Binaries) {
+        let settled = |alive: &Alive<R>| alive.proved && alive.since.elapsed() >= MIN_UPTIME;
+        let has_settled = self.alive.as_ref().is_some_and(settled);
+        if !has_settled || self.spare.is_some() || self.spare_failed {
+            return;
+        }
+        match spawn(binaries, true) {
+            Ok(spare) => self.spare = Some(spare),
+            Err(error) => {
+                tracing::warn!("no spare process for {}: {error}", R::KIND);
+                self.spare_failed = true;
+            }
+        }
+    }
+
+    /// Ends the spare process, if there is one.
+    pub(super) fn end_spare(&mut self) {
+        if let Some(mut spare) = self.spare.take() {
+            spare.process.kill();
+            spare.process.ends_by(Instant::now() + KILL_TIMEOUT);
+        }
+    }
+
+    /// Returns the spare process, if it lives, as one that starts now.
+    fn take_spare(&mut self) -> Option<Alive<R>> {
+        let Alive {
+            mut process, link, ..
+        } = self.spare.take()?;
+        let has_ended = process.has_ended().is_some();
+        (!has_ended).then(|| Alive::new(process, link))
     }
 
     /// Kills a process that could not be set up; it is restarted then.
@@ -486,14 +529,19 @@ impl<R: Role> Child<R> {
     }
 }
 
-fn spawn<R: Role>(binaries: &Binaries) -> io::Result<Alive<R>> {
+/// Starts a process; a spare one is called so until it gets its first message.
+fn spawn<R: Role>(binaries: &Binaries, is_spare: bool) -> io::Result<Alive<R>> {
     let kind = R::KIND;
     let (ours, theirs) = link::pair()?;
     let number = theirs.as_raw_fd();
     let mut command = binaries.command(kind);
     environment::without_own_variables(&mut command)
         .env(LINK_FD, CHILD_LINK.to_string())
+        .env_remove(SPARE)
         .stdin(Stdio::null());
+    if is_spare {
+        command.env(SPARE, "1");
+    }
     // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it
     // owns.
     unsafe { command.pre_exec(move || prepare_child(number)) };

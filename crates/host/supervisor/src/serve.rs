@@ -35,6 +35,7 @@ pub(super) fn serve(supervisor: &mut Supervisor, signals: &OwnedFd) -> io::Resul
         hand_over::poll(supervisor);
         if supervisor.hand_over.next.is_none() {
             supervisor.restart_dead()?;
+            supervisor.keep_spares();
         }
         poll_drivers(supervisor);
         for page in supervisor.drivers.take_pages() {
@@ -141,6 +142,7 @@ fn pair_due(supervisor: &Supervisor) -> Option<Instant> {
 /// Stops all processes and waits for their ends.
 pub(super) fn stop(supervisor: &mut Supervisor) {
     supervisor.reload.stop();
+    supervisor.end_spares();
     hand_over::stop(supervisor);
     supervisor.drivers.stop();
     let Pair { control, switch } = &mut supervisor.pair;

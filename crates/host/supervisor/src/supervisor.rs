@@ -199,6 +199,21 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Keeps a spare process for control and for the switch. An upgrade needs none, and starts
+    /// others.
+    pub(super) fn keep_spares(&mut self) {
+        if self.ready && self.upgrade.is_none() {
+            self.pair.control.keep_spare(&self.binaries);
+            self.pair.switch.keep_spare(&self.binaries);
+        }
+    }
+
+    /// Ends the spare processes.
+    pub(super) fn end_spares(&mut self) {
+        self.pair.control.end_spare();
+        self.pair.switch.end_spare();
+    }
+
     /// Returns whether the switch runs and has all that it gets of the one before. Control is not
     /// started before.
     pub(super) fn switch_is_complete(&self) -> bool {

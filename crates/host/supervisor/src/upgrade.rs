@@ -163,6 +163,8 @@ fn replace_supervisor(
         return refuse(supervisor, &upgrade.client, &UpgradeError::ProcessEnded);
     }
     supervisor.reload.stop();
+    // The next supervisor would not know them.
+    supervisor.end_spares();
     supervisor.flush_events();
     match replace::exec(supervisor, &upgrade, None) {
         Ok(()) => Some(upgrade),

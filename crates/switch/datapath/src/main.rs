@@ -47,12 +47,15 @@ const LIST: &[AllowedCall] = &[
     call(libc::SYS_sched_setaffinity, "the core of a guest that may reply soon"),
 ];
 
+const NAME: &str = "lasthop-switch";
+
 fn main() -> std::process::ExitCode {
-    process::main(
-        "lasthop-switch",
-        Some(process::sandbox::Process::Switch),
-        |link| datapath::process::run(link, || filter::install(&[LIST, RUNTIME].concat())),
-    )
+    process::main(NAME, Some(process::sandbox::Process::Switch), |link| {
+        datapath::process::run(link, || {
+            process::set_name(NAME);
+            filter::install(&[LIST, RUNTIME].concat())
+        })
+    })
 }
 
 #[cfg(test)]

@@ -190,20 +190,47 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The living processes below `pid`, at any depth, as (process id, name of the program).
+/// The living processes below `pid`, at any depth, as (process id, name of the program), without
+/// [`spares`].
 #[must_use]
 pub fn programs_below(pid: u32) -> Vec<(u32, String)> {
     let mut living = descendants(pid);
-    living.retain(|&pid| !is_gone(pid));
+    living.retain(|&pid| !is_gone(pid) && !is_spare(pid));
     living.into_iter().map(|pid| (pid, program(pid))).collect()
 }
 
-/// The living children of `pid`.
+/// The living children of `pid`, without [`spares`].
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
+    let mut living = living_children(pid);
+    living.retain(|child| !is_spare(*child));
+    living
+}
+
+/// The children of `pid` that wait to take the place of others.
+#[must_use]
+pub fn spares(pid: u32) -> Vec<u32> {
+    let mut living = living_children(pid);
+    living.retain(|child| is_spare(*child));
+    living
+}
+
+fn living_children(pid: u32) -> Vec<u32> {
     let parent = |child: &u32| status(*child, "PPid").and_then(|value| value.parse().ok());
     let living = all().filter(|&child| !is_gone(child));
     living.filter(|child| parent(child) == Some(pid)).collect()
+}
+
+fn is_spare(pid: u32) -> bool {
+    let Some(name) = name(pid) else {
+        return false;
+    };
+    // It has its name soon after its start, and another one once it is used.
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    let is_made_so = variables.any(|variable| variable == b"LASTHOP_SPARE=1");
+    let is_used = ["lasthop-switch", "lasthop-control"].contains(&&*name);
+    name == "lasthop-spare" || (is_made_so && !is_used)
 }
 
 /// The processes of a user, by the effective one.

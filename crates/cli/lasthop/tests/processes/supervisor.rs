@@ -9,7 +9,7 @@ use testkit::lasthop::{Place, listens, port};
 use testkit::process::send;
 use testkit::procfs::is_gone;
 use testkit::stop::Stop;
-use testkit::wait::{assert_faster, wait_until};
+use testkit::wait::{assert_faster, wait_for, wait_until};
 
 pub(crate) const SWITCH: &str =
     "[switch]\nname = \"host1\"\n[[segment]]\nname = \"blue\"\nvlan = 10\n";
@@ -27,7 +27,7 @@ fn it_reports_ready_once_and_ends_cleanly() {
             place.left(),
             ["api.sock", "lasthop.lock", "supervisor.sock", "vm1.sock"]
         );
-        assert_eq!(lasthop.children().len(), 2);
+        wait_until("two children", || lasthop.children().len() == 2);
         let started = Instant::now();
         lasthop.end(how);
         // It stops without a timeout.
@@ -241,8 +241,9 @@ fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
 fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
     let place = Place::new();
     let mut lasthop = place.start(&one_port());
-    let children = lasthop.children();
-    assert_eq!(children.len(), 2);
+    let children = wait_for("two children", || {
+        Some(lasthop.children()).filter(|children| children.len() == 2)
+    });
     send(lasthop.pid("switch"), Signal::STOP);
     lasthop.signal(Signal::KILL);
     lasthop.wait();

@@ -38,6 +38,7 @@ pub(super) fn receive_start(link: &mut Link<ControlRequest, EventToControl>) -> 
             },
             fds,
         ) => (runtime_dir, frozen, fds),
+        LinkEvent::Closed => return Err(io::ErrorKind::BrokenPipe.into()),
         _ => return Err(bad()),
     };
     let [switch, api, state, counters] = <[ForeignFd; 4]>::try_from(fds).map_err(|_| bad())?;
