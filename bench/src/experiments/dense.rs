@@ -34,8 +34,9 @@ const WARM_UP: Duration = Duration::from_millis(200);
 /// Time in which a trial is watched at least, and that in which it must be over.
 const WATCH: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_secs(30);
-/// Time between two deaths: one soon after a start is followed by a pause of its own.
-const BETWEEN: Duration = Duration::from_millis(1200);
+/// Time between two deaths: one soon after a start is followed by a pause of its own, and spare
+/// processes are started after a second.
+const BETWEEN: Duration = Duration::from_millis(1800);
 /// Time in which what was started has settled.
 const SETTLES: Duration = Duration::from_secs(2);
 /// Processes whose CPU time is measured, the supervisor first.

@@ -72,6 +72,7 @@ impl Crowd {
 
     /// Forgets who was notified.
     pub fn forget(&mut self) {
+        self.notified.fill(true);
         self.take();
         self.notified.fill(false);
         self.missing = self.guests.len();
