@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub const SUPERVISOR: u32 = 20;
 /// Messages of a supervisor and the processes that the one before it has started:
 /// [`supervision`](crate::supervision) and [`driving`](crate::driving).
-pub const SUPERVISION: u32 = 18;
+pub const SUPERVISION: u32 = 19;
 /// The record of a connection beside its session: [`ConnectionRecord`].
 ///
 /// [`ConnectionRecord`]: crate::keeping::ConnectionRecord

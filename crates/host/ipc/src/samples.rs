@@ -25,7 +25,7 @@ use crate::sockets::SocketType;
 use crate::supervision::{
     Coalescing, ControlRequest, DriverRequest, EventToControl, EventToDriver, EventToSwitch,
     FoundVcpus, GuestAnswer, GuestRequest, Poll, PortDriverAnswer, PortDriverRequest, PortVcpus,
-    ProcessInfo, ProcessUsage, SessionRequest, SocketAnswer, SocketDir, SocketRequest,
+    ProcessInfo, ProcessUsage, SavedPart, SessionRequest, SocketAnswer, SocketDir, SocketRequest,
     SwitchRequest, SwitchSettings, UserDriverRequest, UserPortAnswer, UserPortRequest,
     WatchedGuests,
 };
@@ -159,6 +159,7 @@ fn switch_requests() -> Vec<SwitchRequest> {
     let mut all = vec![SwitchRequest::Heartbeat, SwitchRequest::Dial { port }];
     all.extend(sessions.map(SwitchRequest::from));
     all.extend([
+        SwitchRequest::Prepared,
         SwitchRequest::Quiesced { at_ns: 1 << 40 },
         SwitchRequest::Serving {
             at_ns: 1 << 41,
@@ -477,15 +478,19 @@ fn events_to_switch() -> Vec<EventToSwitch> {
         EventToSwitch::Start(settings()),
         EventToSwitch::Stop,
         EventToSwitch::Ping,
-        EventToSwitch::SavedDescriptors {
-            port,
-            numbers: vec![0, u64::MAX],
-        },
-        EventToSwitch::SavedSession {
-            port,
-            record: vec![1, 2, 3],
-            quarantined: true,
-        },
+        EventToSwitch::SavedSessions(vec![
+            SavedPart::Descriptors {
+                port,
+                numbers: vec![0, u64::MAX],
+            },
+            SavedPart::Record {
+                port,
+                record: vec![1, 2, 3],
+                quarantined: true,
+            },
+            SavedPart::Over { port },
+        ]),
+        EventToSwitch::Prepare,
         EventToSwitch::ControlLink,
         EventToSwitch::Dialed {
             port,

@@ -14,15 +14,21 @@
 //!      +------- Thaw (control), Resume (switch): failure ----- quiesced --> Stop
 //! ```
 //!
-//! The new pair is started between `Frozen` and `Quiesce`; its ports have no connections yet:
+//! The new pair is started after `Frozen`; its ports have no connections yet. It prepares the
+//! saved sessions while the old switch serves them, and gets what has changed since after
+//! `Quiesced`:
 //!
 //! ```text
-//!            Ready           SavedDescriptors, SavedSession
-//!   started -------> ready ---------------------------------> restoring
-//!                                                                 | TakeOver
-//!                                                                 v
-//!                                      serving <------------ taking over
-//!                                               Serving; Thaw (control)
+//!            Ready           SavedSessions, Prepare
+//!   started -------> ready -------------------------> preparing
+//!                                                         | Prepared
+//!                                                         v
+//!                         restoring <---------------- prepared    (Quiesce, Quiesced)
+//!                             |         SavedSessions
+//!                             | TakeOver
+//!                             v
+//!                         taking over ----------> serving
+//!                                       Serving; Thaw (control)
 //! ```
 //!
 //! A failure after `TakeOver` ends both pairs; a new one starts as after a crash.
@@ -47,7 +53,7 @@ pub use self::control::{
     SocketAnswer, SocketRequest, UserPortAnswer, UserPortRequest,
 };
 pub use self::driver::{DriverRequest, EventToDriver, UserDriverRequest};
-pub use self::switch::{EventToSwitch, SessionRequest, SwitchRequest};
+pub use self::switch::{EventToSwitch, SavedPart, SessionRequest, SwitchRequest};
 
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";

@@ -5,7 +5,7 @@
 //! ```text
 //! a request   LINK_ROOM, USER_TABLE < PEER < COMMAND < API_CLIENT < API_EXCHANGE
 //! a process   LINK_ROOM < HEARTBEAT * HEARTBEATS
-//! an upgrade  SELF_CHECK, then PREPARE, QUIESCE, RESTORE and TAKE_OVER < UPGRADE_REPLY
+//! an upgrade  SELF_CHECK, PREPARE, RESTORE, QUIESCE, RESTORE again, TAKE_OVER < UPGRADE_REPLY
 //! ```
 //!
 //! Waits of a single process (back-off, polling, a killed child) stay where they are used.
@@ -62,7 +62,8 @@ pub const QUIESCE_UPCALLS: Duration = Duration::from_millis(20);
 /// Time that full interfaces have, all of them together, to take what waits for them in a switch
 /// that quiesces: 50 milliseconds.
 pub const QUIESCE_INTERFACES: Duration = Duration::from_millis(50);
-/// Time in which the new switch must read the saved sessions: 2 seconds.
+/// Time in which the new switch must read the saved sessions, before the old one quiesces and once
+/// more after that: 2 seconds.
 pub const RESTORE: Duration = Duration::from_secs(2);
 /// Time in which the new switch must take over: 2 seconds.
 pub const TAKE_OVER: Duration = Duration::from_secs(2);
@@ -74,7 +75,8 @@ const fn ms(time: Duration) -> u128 {
 }
 
 /// The steps of an upgrade between two lines of the reply, at most.
-const UPGRADE_MS: u128 = ms(SELF_CHECK) + ms(PREPARE) + ms(QUIESCE) + ms(RESTORE) + ms(TAKE_OVER);
+const UPGRADE_MS: u128 =
+    ms(SELF_CHECK) + ms(PREPARE) + ms(QUIESCE) + 2 * ms(RESTORE) + ms(TAKE_OVER);
 
 const _: () = assert!(ms(USER_TABLE) < ms(PEER));
 const _: () = assert!(ms(LINK_ROOM) < ms(PEER) && ms(PEER) < ms(COMMAND));

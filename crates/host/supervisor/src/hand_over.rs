@@ -7,9 +7,11 @@
 //! Preparing                                    StartControl    ControlLink
 //!                                              (frozen)        adds ports, gets the program
 //!                                              Ready
+//! Passing                                                      SavedSessions...,
+//!                                                              Prepare; Prepared
 //! Quiescing                    Quiesce;                                                the gap
 //!                              Quiesced
-//! Restoring                                                    SavedSession...,        the gap
+//! Restoring                                                    those changed since,    the gap
 //!                                                              Interface...
 //! TakingOver                                                   TakeOver; Serving       the gap
 //! done         ends            ends            Thaw
@@ -51,6 +53,7 @@ pub(super) fn start(supervisor: &mut Supervisor, binaries: &Binaries) -> io::Res
         table: None,
         stage: Stage::Freezing,
         deadline: Instant::now() + timeouts::PREPARE,
+        asked_to_prepare: false,
         quiesced_at_ns: 0,
         milestone: None,
     };
@@ -96,6 +99,10 @@ fn advance(supervisor: &mut Supervisor) -> Result<(), HandOverError> {
         // The old pair does not matter any longer.
         Stage::TakingOver => Ok(()),
         Stage::Restoring => Ok(send_queued(supervisor)?),
+        Stage::Passing => {
+            send_ahead(supervisor)?;
+            check_alive(supervisor, PairRef::Serving)
+        }
         // The new pair lacks only its connections: it can have them now.
         Stage::Quiescing if supervisor.pair.switch.has_died().is_some() => {
             next.quiesced_at_ns = sys::time::monotonic_ns();
@@ -140,6 +147,12 @@ fn enter_next_stage(
             log_send_error(set_up_next(supervisor));
         }
         Milestone::Ready => {
+            next.enter(Stage::Passing, timeouts::RESTORE);
+            supervisor.saved_sessions.clear_queue();
+            supervisor.saved_sessions.queue_changes();
+            send_ahead(supervisor)?;
+        }
+        Milestone::Prepared => {
             next.enter(Stage::Quiescing, timeouts::QUIESCE);
             supervisor.pair.switch.send(&EventToSwitch::Quiesce, &[])?;
         }
@@ -172,11 +185,25 @@ fn set_up_next(supervisor: &Supervisor) -> io::Result<()> {
     }
 }
 
-/// Starts to send the saved sessions and interfaces. The old switch is quiesced.
+/// Sends the new switch what fits of the saved sessions, which the old one still serves; after the
+/// last of it, asks for its answer.
+fn send_ahead(supervisor: &mut Supervisor) -> io::Result<()> {
+    supervisor.send_queued(PairRef::Next)?;
+    let is_complete = !supervisor.has_queued();
+    let next = supervisor.hand_over.next.as_mut();
+    let next = next.filter(|next| is_complete && !next.asked_to_prepare);
+    let Some(next) = next else { return Ok(()) };
+    next.asked_to_prepare = true;
+    next.pair.switch.send(&EventToSwitch::Prepare, &[])
+}
+
+/// Starts to send the sessions that have changed meanwhile, and interfaces. The old switch is
+/// quiesced.
 fn start_restore(supervisor: &mut Supervisor) -> io::Result<()> {
     if let Some(next) = &mut supervisor.hand_over.next {
         next.enter(Stage::Restoring, timeouts::RESTORE);
-        supervisor.queue_all();
+        supervisor.saved_sessions.queue_changes();
+        supervisor.offer_interfaces();
     }
     send_queued(supervisor)
 }
@@ -222,7 +249,7 @@ fn abort(supervisor: &mut Supervisor, error: HandOverError) {
     if supervisor.hand_over.is_at(Stage::TakingOver) {
         end_both_pairs(supervisor);
     } else if let Some(mut next) = supervisor.hand_over.next.take() {
-        if next.stage == Stage::Restoring {
+        if matches!(next.stage, Stage::Passing | Stage::Restoring) {
             supervisor.clear_queue();
         }
         // Dead processes are restarted as usual.

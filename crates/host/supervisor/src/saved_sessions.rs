@@ -9,10 +9,10 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use ipc::keeping::{MAX_RECORD, MAX_SAVED, SOCKET, SlotSnapshot, suspects, wipe};
-use ipc::supervision::EventToSwitch;
+use ipc::supervision::{EventToSwitch, SavedPart};
 use port::PortId;
 use port::counters::MAX_PORTS;
-use sys::descriptors::MAX_FDS;
+use sys::descriptors::MANY_FDS;
 use sys::foreign::{Author, ForeignFd};
 
 use super::child::is_full;
@@ -28,6 +28,9 @@ pub(super) const MAX_CRASHES: u32 = 3;
 /// its last crash starts from zero.
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(30);
 
+/// Bytes of records after which a message is full: 32 KiB.
+const MAX_PART_BYTES: usize = 32 << 10;
+
 /// Saved session of one port.
 #[derive(Debug, Default)]
 struct SavedSession {
@@ -35,6 +38,8 @@ struct SavedSession {
     author: Option<Author>,
     fds: BTreeMap<u64, ForeignFd>,
     record: Option<Vec<u8>>,
+    /// Number of the last change, of all sessions.
+    changed: u64,
 }
 
 impl SavedSession {
@@ -94,6 +99,10 @@ pub(super) struct SavedSessions {
     last_slots: Option<SlotSnapshot>,
     /// Transfers that a new switch has not received.
     queued: VecDeque<Transfer>,
+    /// Sessions that were queued for the new switch, with their changes then.
+    passed: BTreeMap<PortId, u64>,
+    /// Number of all changes.
+    changes: u64,
     /// Number of connections that came or went.
     generation: u64,
     /// There are user ports, whose forwards and flows have shares of the descriptors.
@@ -169,7 +178,10 @@ impl SavedSessions {
         if port.0 as usize >= MAX_PORTS {
             return tracing::error!(port = port.0, "no such port: session not saved");
         }
-        change(self.ports.entry(port).or_default());
+        self.changes += 1;
+        let session = self.ports.entry(port).or_default();
+        change(session);
+        session.changed = self.changes;
     }
 
     /// Reads the thread slots of a switch that has not replied. Returns whether its session thread
@@ -314,23 +326,42 @@ impl SavedSessions {
         Ok(saved_sessions)
     }
 
-    /// Queues all sessions for a new switch; [`SavedSessions::send_queued`] sends them.
+    /// Queues all sessions of a dead switch for a new one; [`SavedSessions::send_queued`] sends
+    /// them.
     pub(super) fn queue_all(&mut self) {
         // An incomplete session is lost: only the dead switch had the rest.
         self.ports.retain(|_, session| session.is_complete());
-        self.queued.clear();
-        for (port, session) in &self.ports {
+        self.clear_queue();
+        self.queue_changes();
+    }
+
+    /// Queues for the new switch the sessions that it has not got as they are now, and the ends of
+    /// those that are over.
+    pub(super) fn queue_changes(&mut self) {
+        let of_complete = |(port, session): (&PortId, &SavedSession)| {
+            session.is_complete().then_some((*port, session.changed))
+        };
+        let now: BTreeMap<_, _> = self.ports.iter().filter_map(of_complete).collect();
+        let before = std::mem::replace(&mut self.passed, now);
+        for (port, changed) in &self.passed {
+            let is_new = before.get(port) != Some(changed);
+            let Some(session) = self.ports.get(port).filter(|_| is_new) else {
+                continue;
+            };
             let all: Vec<_> = session.fds.keys().copied().collect();
-            let files = all.chunks(MAX_FDS).map(<[u64]>::to_vec);
+            let files = all.chunks(MANY_FDS / 2).map(<[u64]>::to_vec);
             let files = files.map(|numbers| Transfer::Descriptors(*port, numbers));
             self.queued.extend(files);
             self.queued.push_back(Transfer::Record(*port));
         }
+        let over = before.keys().filter(|port| !self.passed.contains_key(port));
+        self.queued.extend(over.map(|port| Transfer::Record(*port)));
     }
 
-    /// Drops what is queued for a new switch.
+    /// Drops what is queued for a new switch, which has got nothing then.
     pub(super) fn clear_queue(&mut self) {
         self.queued.clear();
+        self.passed.clear();
     }
 
     /// Returns whether transfers to a new switch are queued.
@@ -348,46 +379,58 @@ impl SavedSessions {
         &mut self,
         send: impl Fn(&EventToSwitch, &[BorrowedFd<'_>]) -> io::Result<()>,
     ) -> io::Result<()> {
-        while let Some(transfer) = self.queued.front() {
-            let sent = self.send_transfer(transfer, &send);
+        while !self.queued.is_empty() {
+            let (mut parts, mut fds, mut bytes) = (Vec::new(), Vec::new(), 0);
+            let mut taken = 0;
+            for transfer in &self.queued {
+                let (part, more) = self.part(transfer);
+                if taken > 0 && (fds.len() + more.len() >= MANY_FDS || bytes >= MAX_PART_BYTES) {
+                    break;
+                }
+                if let SavedPart::Record { record, .. } = &part {
+                    bytes += record.len();
+                }
+                parts.push(part);
+                fds.extend(more);
+                taken += 1;
+            }
+            let sent = send(&EventToSwitch::SavedSessions(parts), &fds);
             if is_full(&sent) {
                 break;
             }
             sent?;
-            self.queued.pop_front();
+            self.queued.drain(..taken);
         }
         Ok(())
     }
 
-    /// Sends a transfer; dropped sessions are skipped.
-    fn send_transfer(
-        &self,
-        transfer: &Transfer,
-        send: impl Fn(&EventToSwitch, &[BorrowedFd<'_>]) -> io::Result<()>,
-    ) -> io::Result<()> {
+    /// Returns what a transfer sends, with its descriptors. A session that has changed since it was
+    /// queued is over, until its change is queued.
+    fn part(&self, transfer: &Transfer) -> (SavedPart, Vec<BorrowedFd<'_>>) {
         let (Transfer::Descriptors(port, _) | Transfer::Record(port)) = *transfer;
+        let over = (SavedPart::Over { port }, Vec::new());
         let Some(session) = self.ports.get(&port) else {
-            return Ok(());
+            return over;
         };
         match (transfer, &session.record) {
             (Transfer::Descriptors(_, numbers), _) => {
                 let fds = numbers.iter().map(|number| session.fds.get(number));
                 let Some(fds) = fds.collect::<Option<Vec<_>>>() else {
-                    return Ok(());
+                    return over;
                 };
                 let fds: Vec<_> = fds.into_iter().map(AsFd::as_fd).collect();
                 let numbers = numbers.clone();
-                send(&EventToSwitch::SavedDescriptors { port, numbers }, &fds)
+                (SavedPart::Descriptors { port, numbers }, fds)
             }
             (Transfer::Record(_), Some(record)) => {
-                let stored = EventToSwitch::SavedSession {
+                let stored = SavedPart::Record {
                     port,
                     record: record.clone(),
                     quarantined: self.quarantined.contains(&port),
                 };
-                send(&stored, &[])
+                (stored, Vec::new())
             }
-            (Transfer::Record(_), None) => Ok(()),
+            (Transfer::Record(_), None) => over,
         }
     }
 }
@@ -401,342 +444,4 @@ fn is_crash(status: ExitStatus) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::fs::MemfdFlags;
-
-    const A: PortId = PortId(1);
-    const B: PortId = PortId(2);
-
-    fn fd() -> Vec<ForeignFd> {
-        vec![
-            rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC)
-                .unwrap()
-                .into(),
-        ]
-    }
-
-    fn killed_by(signal: i32) -> ExitStatus {
-        ExitStatus::from_raw(signal)
-    }
-
-    /// Returns thread slots of a switch that serves these ports.
-    fn thread_slots(ports: &[PortId]) -> OwnedFd {
-        let thread_slots = fd().remove(0).vouch();
-        rustix::fs::ftruncate(&thread_slots, ipc::keeping::CRASH_RECORD_LEN).unwrap();
-        let all = ipc::keeping::ThreadSlots::map(&thread_slots).unwrap();
-        for (thread, port) in ports.iter().enumerate() {
-            all.of(thread).serve(*port);
-        }
-        thread_slots
-    }
-
-    #[test]
-    fn quarantined_connections_are_those_whose_descriptors_stand() {
-        let slots = thread_slots(&[A]);
-        let all = ipc::keeping::ThreadSlots::map(&slots).unwrap();
-        all.note_closing(0, Some(B));
-        all.note_closing(1, Some(A));
-        all.note_closing(1, None);
-        all.note_closing(2, Some(A));
-        let slots_now = ipc::keeping::SlotSnapshot::at(&slots).unwrap();
-        let culprits = slots_now.closed_by(&[0, 1, sys::closer::THREADS]);
-        assert_eq!(
-            culprits,
-            [B],
-            "the third closer was interrupted by the kill"
-        );
-        let mut saved_sessions = SavedSessions::default();
-        // A crash has other suspects: the ports that threads serve.
-        saved_sessions.record_crash(killed_by(libc::SIGSEGV), &slots);
-        assert!(saved_sessions.crash_counts.keys().eq([&A]));
-        saved_sessions.quarantine(culprits);
-        assert!(saved_sessions.quarantined.iter().eq([&B]));
-    }
-
-    fn numbers(saved_sessions: &SavedSessions, port: PortId) -> Vec<u64> {
-        saved_sessions.ports[&port].fds.keys().copied().collect()
-    }
-
-    #[test]
-    fn a_record_keeps_its_descriptors_and_no_others() {
-        let mut saved_sessions = SavedSessions::default();
-        (0..4).for_each(|n| saved_sessions.store_descriptor(A, n, fd()));
-        saved_sessions.store_descriptor(B, 0, fd());
-        saved_sessions.store_session(A, vec![1], &[1, 3]);
-        assert_eq!(numbers(&saved_sessions, A), [1, 3]);
-        assert_eq!(numbers(&saved_sessions, B), [0]);
-        saved_sessions.store_session(A, vec![2], &[1, 3, 9]);
-        assert_eq!(saved_sessions.ports[&A].record, None, "one is missing");
-        saved_sessions.store_descriptor(A, 9, fd());
-        saved_sessions.store_session(A, vec![2], &[1, 3, 9]);
-        assert_eq!(saved_sessions.ports[&A].record, Some(vec![2]));
-        saved_sessions.store_session(A, vec![0; MAX_RECORD + 1], &[1, 3, 9]);
-        assert_eq!(saved_sessions.ports[&A].record, None, "too long");
-        saved_sessions.drop_session(A);
-        assert_eq!(
-            (saved_sessions.stored(), saved_sessions.ports.len()),
-            (1, 1)
-        );
-    }
-
-    #[test]
-    fn ports_that_cannot_be_and_too_many_numbers_are_refused_at_once() {
-        let mut saved_sessions = SavedSessions::default();
-        for port in [PortId(MAX_PORTS as u32), PortId(u32::MAX)] {
-            saved_sessions.store_descriptor(port, 0, fd());
-            saved_sessions.store_session(port, vec![1], &[]);
-        }
-        assert!(saved_sessions.ports.is_empty());
-        saved_sessions.store_descriptor(A, 0, fd());
-        let many: Vec<u64> = (0..=MAX_SAVED as u64).collect();
-        saved_sessions.store_session(A, vec![1], &many);
-        assert!(saved_sessions.ports.is_empty(), "an incomplete session");
-        saved_sessions.record_crash(
-            killed_by(libc::SIGABRT),
-            &thread_slots(&[PortId(u32::MAX - 1)]),
-        );
-        assert!(saved_sessions.crash_counts.is_empty());
-    }
-
-    #[test]
-    fn stored_descriptors_are_counted() {
-        let mut saved_sessions = SavedSessions::default();
-        for number in [0, 1, 1, 2] {
-            saved_sessions.store_descriptor(A, number, fd());
-            saved_sessions.store_descriptor(B, number, fd());
-        }
-        assert_eq!(saved_sessions.stored(), 6);
-        saved_sessions.store_session(A, vec![1], &[2]);
-        assert_eq!(saved_sessions.stored(), 4);
-        saved_sessions.store_descriptor(B, 7, Vec::new());
-        assert_eq!(saved_sessions.stored(), 1);
-        saved_sessions.drop_session(A);
-        saved_sessions.drop_session(A);
-        assert_eq!(saved_sessions.stored(), 0);
-    }
-
-    #[test]
-    fn a_new_switch_gets_everything_as_fast_as_it_reads_without_waiting() {
-        let mut saved_sessions = SavedSessions::default();
-        for port in [A, B] {
-            (0..20).for_each(|n| saved_sessions.store_descriptor(port, n, fd()));
-            saved_sessions.store_session(port, vec![port.0 as u8], &(0..20).collect::<Vec<_>>());
-        }
-        // An incomplete session is not sent.
-        saved_sessions.store_descriptor(PortId(3), 0, fd());
-        saved_sessions.queue_all();
-        let got = std::cell::RefCell::new(Vec::new());
-        for turn in 1.. {
-            saved_sessions
-                .send_queued(|event, fds| {
-                    let mut got = got.borrow_mut();
-                    if got.len() == 3 * turn {
-                        return Err(io::ErrorKind::WouldBlock.into());
-                    }
-                    let expected = match event {
-                        EventToSwitch::SavedDescriptors { numbers, .. } => numbers.len(),
-                        _ => 0,
-                    };
-                    assert_eq!(fds.len(), expected);
-                    got.push(event.clone());
-                    Ok(())
-                })
-                .unwrap();
-            if !saved_sessions.has_queued() {
-                break;
-            }
-            assert_eq!(got.borrow().len(), 3 * turn, "only what fits");
-        }
-        let got = got.into_inner();
-        assert_eq!(
-            got.len(),
-            2 * 4,
-            "three times up to eight descriptors, and a record"
-        );
-        for (port, sent) in [A, B].into_iter().zip(got.chunks(4)) {
-            let numbers = sent.iter().flat_map(|event| match event {
-                EventToSwitch::SavedDescriptors { port: of, numbers } if *of == port => {
-                    numbers.clone()
-                }
-                _ => Vec::new(),
-            });
-            assert!(numbers.eq(0..20));
-            let quarantined = false;
-            let record = vec![port.0 as u8];
-            let last = EventToSwitch::SavedSession {
-                port,
-                record,
-                quarantined,
-            };
-            assert_eq!(sent[3], last);
-        }
-        saved_sessions.queue_all();
-        assert!(saved_sessions.has_queued());
-        let gone = saved_sessions.send_queued(|_, _| Err(io::ErrorKind::BrokenPipe.into()));
-        assert!(gone.is_err() && saved_sessions.has_queued());
-        saved_sessions.drop_session(A);
-        saved_sessions.drop_session(B);
-        saved_sessions.send_queued(|_, _| unreachable!()).unwrap();
-        assert!(!saved_sessions.has_queued());
-    }
-
-    #[test]
-    fn a_hang_counts_for_ports_without_progress() {
-        let mut saved_sessions = SavedSessions::default();
-        let file = thread_slots(&[]);
-        let all = ipc::keeping::ThreadSlots::map(&file).unwrap();
-        for (thread, port) in [(1, A), (2, B)] {
-            all.of(thread).serve(port);
-        }
-        assert!(
-            !saved_sessions.session_thread_progressed(&file),
-            "nothing to compare with"
-        );
-        all.of(0).rest();
-        assert!(
-            saved_sessions.session_thread_progressed(&file),
-            "the session thread"
-        );
-        all.of(2).serve(B);
-        saved_sessions.record_hang(&file);
-        let crash_counts: Vec<_> = saved_sessions.crash_counts.keys().copied().collect();
-        assert_eq!(crash_counts, [A], "the other one made progress");
-        saved_sessions.record_hang(&file);
-        assert_eq!(
-            saved_sessions.crash_counts[&A].crashes, 1,
-            "no earlier check, and slots are cleared"
-        );
-    }
-
-    #[test]
-    fn crash_counts_pass_to_the_next_supervisor() {
-        let mut before = SavedSessions::default();
-        let dies = |saved_sessions: &mut SavedSessions, port| {
-            saved_sessions.record_crash(killed_by(libc::SIGABRT), &thread_slots(&[port]));
-        };
-        (0..2).for_each(|_| dies(&mut before, B));
-        (0..3).for_each(|_| dies(&mut before, A));
-        let passed = before.pass(&mut OutgoingFds::default());
-        let mut fds = IncomingFds::new(Vec::new()).unwrap();
-        let mut saved_sessions = SavedSessions::take(passed, &mut fds).unwrap();
-        assert!(saved_sessions.quarantined.iter().eq([&A]));
-        let now = Instant::now();
-        let quarantined = [(A, now), (B, now), (A, now + CRASH_WINDOW)];
-        let quarantined = quarantined.map(|(port, at)| saved_sessions.is_quarantined(port, at));
-        assert_eq!(quarantined, [true, false, false]);
-        dies(&mut saved_sessions, B);
-        assert!(
-            saved_sessions.quarantined.iter().eq([&B]),
-            "for the third time"
-        );
-        for (_, _, ago) in &mut saved_sessions.pass_crash_counts().ports {
-            assert!(u128::from(*ago) < CRASH_WINDOW.as_millis());
-        }
-        let long_ago = PassedCrashCounts {
-            ports: vec![
-                (A, 2, 2 * CRASH_WINDOW.as_millis() as u64),
-                (B, 2, u64::MAX),
-            ],
-            quarantined: Vec::new(),
-        };
-        saved_sessions.take_crash_counts(long_ago);
-        dies(&mut saved_sessions, A);
-        dies(&mut saved_sessions, B);
-        assert!(
-            saved_sessions.quarantined.is_empty(),
-            "outside of the window"
-        );
-    }
-
-    #[test]
-    fn complete_sessions_are_connections_and_change_the_generation() {
-        let mut saved_sessions = SavedSessions::default();
-        let ports = |d: &SavedSessions| d.connections().map(|(port, _)| port).collect::<Vec<_>>();
-        let mut seen = BTreeSet::from([saved_sessions.generation()]);
-        let mut changed = |saved_sessions: &SavedSessions| seen.insert(saved_sessions.generation());
-        saved_sessions.store_descriptor(A, SOCKET, fd());
-        assert_eq!(
-            (ports(&saved_sessions), changed(&saved_sessions)),
-            (vec![], false)
-        );
-        saved_sessions.store_session(A, vec![1], &[SOCKET]);
-        assert_eq!(
-            (ports(&saved_sessions), changed(&saved_sessions)),
-            (vec![A], true)
-        );
-        saved_sessions.store_session(A, vec![2], &[SOCKET]);
-        assert_eq!(
-            (ports(&saved_sessions), changed(&saved_sessions)),
-            (vec![A], false)
-        );
-        saved_sessions.drop_session(A);
-        assert_eq!(
-            (ports(&saved_sessions), changed(&saved_sessions)),
-            (vec![], true)
-        );
-    }
-
-    #[test]
-    fn a_missing_descriptor_invalidates_the_session() {
-        let mut saved_sessions = SavedSessions::default();
-        saved_sessions.store_descriptor(A, 0, fd());
-        saved_sessions.store_session(A, vec![1], &[0]);
-        saved_sessions.store_descriptor(A, 1, Vec::new());
-        assert_eq!(saved_sessions.ports[&A].record, None);
-    }
-
-    #[test]
-    fn crashes_count_for_served_ports_unless_the_kill_came_from_outside() {
-        let mut saved_sessions = SavedSessions::default();
-        let crashes = |saved_sessions: &SavedSessions| {
-            [A, B].map(|port| {
-                saved_sessions
-                    .crash_counts
-                    .get(&port)
-                    .map_or(0, |count| count.crashes)
-            })
-        };
-        let quarantined = |saved_sessions: &SavedSessions| {
-            saved_sessions
-                .quarantined
-                .iter()
-                .copied()
-                .collect::<Vec<_>>()
-        };
-        saved_sessions.record_crash(killed_by(libc::SIGKILL), &thread_slots(&[A]));
-        assert_eq!(crashes(&saved_sessions), [0, 0]);
-        let thread_slots = thread_slots(&[A]);
-        saved_sessions.record_crash(killed_by(libc::SIGSEGV), &thread_slots);
-        assert_eq!(crashes(&saved_sessions), [1, 0]);
-        saved_sessions.record_crash(killed_by(libc::SIGABRT), &thread_slots);
-        assert_eq!(crashes(&saved_sessions), [1, 0], "slots count once");
-        saved_sessions.record_crash(killed_by(libc::SIGABRT), &self::thread_slots(&[B, A]));
-        assert_eq!(crashes(&saved_sessions), [2, 1]);
-        assert_eq!(quarantined(&saved_sessions), []);
-        saved_sessions.record_crash(killed_by(libc::SIGABRT), &self::thread_slots(&[A]));
-        assert_eq!(
-            (crashes(&saved_sessions), quarantined(&saved_sessions)),
-            ([3, 1], vec![A])
-        );
-        saved_sessions.record_crash(killed_by(libc::SIGABRT), &self::thread_slots(&[B]));
-        assert_eq!(
-            (crashes(&saved_sessions), quarantined(&saved_sessions)),
-            ([3, 2], vec![])
-        );
-        saved_sessions.drop_session(A);
-        saved_sessions.record_crash(killed_by(libc::SIGABRT), &self::thread_slots(&[A]));
-        assert_eq!(
-            (crashes(&saved_sessions), quarantined(&saved_sessions)),
-            ([4, 2], vec![A])
-        );
-        if let Some(long_ago) = Instant::now().checked_sub(2 * CRASH_WINDOW) {
-            saved_sessions.crash_counts.get_mut(&A).unwrap().last = long_ago;
-            saved_sessions.record_crash(killed_by(libc::SIGABRT), &self::thread_slots(&[A]));
-            assert_eq!(
-                (crashes(&saved_sessions), quarantined(&saved_sessions)),
-                ([1, 2], vec![])
-            );
-        }
-    }
-}
+mod tests;

@@ -309,8 +309,13 @@ impl Supervisor {
 
     /// Queues what a new switch gets of the one before: saved sessions, and interfaces.
     pub(super) fn queue_all(&mut self) {
-        let (sessions, now) = (&mut self.saved_sessions, Instant::now());
-        sessions.queue_all();
+        self.saved_sessions.queue_all();
+        self.offer_interfaces();
+    }
+
+    /// Queues the interfaces that a new switch gets of the one before.
+    pub(super) fn offer_interfaces(&mut self) {
+        let (sessions, now) = (&self.saved_sessions, Instant::now());
         let is_quarantined = |port| sessions.is_quarantined(port, now);
         self.drivers.offer_interfaces(is_quarantined);
     }

@@ -18,20 +18,22 @@ pub const MAX_FDS: usize = 8;
 /// Most descriptors of any message (`SCM_MAX_FD` of Linux). There is room for all: one that does
 /// not fit is closed by the kernel in the thread that receives.
 const MAX_RECEIVED: usize = 253;
+/// Most descriptors of a message with the connections of many guests.
+pub const MANY_FDS: usize = 200;
 
 /// Sends bytes with descriptors; returns the number of bytes that the socket has taken. A peer that
 /// is gone causes no signal.
 ///
 /// # Errors
 /// The error of the system call; [`Errno::TOOBIG`] if there is no room for the descriptors, which
-/// there is for [`MAX_FDS`].
+/// there is for [`MANY_FDS`].
 pub fn send(
     socket: impl AsFd,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
     more: SendFlags,
 ) -> Result<usize> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MANY_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
@@ -141,7 +143,7 @@ mod tests {
     fn many_more_descriptors_are_refused() {
         let (one, _other) = UnixStream::pair().unwrap();
         let event = event::create().unwrap();
-        let fds = [event.as_fd(); 2 * MAX_FDS];
+        let fds = [event.as_fd(); 2 * MANY_FDS];
         assert_eq!(
             send(&one, b"a", &fds, SendFlags::empty()),
             Err(Errno::TOOBIG)

@@ -63,6 +63,8 @@ const _: () = assert!(mapping::PORTS == port::counters::MAX_PORTS as u64);
 
 /// Interval between two checks of the workers' loads, seconds.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two looks at the timers of all ports, milliseconds.
+const TIMER_INTERVAL: Duration = Duration::from_millis(1);
 /// Commands of control that are executed in a row.
 const COMMANDS_PER_TURN: usize = 64;
 
@@ -76,8 +78,7 @@ struct Process {
     control: Option<ControlLink>,
     notices: Notices,
     workers: Workers,
-    /// Time of the last check of the workers' loads.
-    balanced: Instant,
+    timers: Timers,
     ports: BTreeMap<PortId, Attachment>,
     /// The only user who may connect to a port, where one is configured. Control sends it before
     /// the port.
@@ -92,6 +93,16 @@ struct Process {
     stop: bool,
     /// The next switch process takes over: no queue is served.
     quiesced: bool,
+}
+
+/// When the timers of all ports are looked at.
+struct Timers {
+    /// Time before which nothing is due, as far as is known.
+    next: Option<Instant>,
+    /// Time of the next look, at the earliest.
+    look_at: Instant,
+    /// Time of the last check of the workers' loads.
+    balanced: Instant,
 }
 
 /// Copies of frames that are requested.
@@ -165,7 +176,11 @@ fn start(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<Pr
         control: None,
         notices,
         workers,
-        balanced: Instant::now(),
+        timers: Timers {
+            next: None,
+            look_at: Instant::now(),
+            balanced: Instant::now(),
+        },
         ports: BTreeMap::new(),
         peers: BTreeMap::new(),
         sweeps: PendingSweeps::default(),
@@ -187,10 +202,10 @@ fn start(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<Pr
 fn receive_start(
     supervisor: &mut SupervisorLink,
 ) -> io::Result<(SwitchSettings, Counters, ThreadSlots)> {
-    let LinkEvent::Message(EventToSwitch::Start(settings), fds) = supervisor.recv()? else {
-        return Err(io::Error::other(
-            "the first message of the supervisor is not Start",
-        ));
+    let (settings, fds) = match supervisor.recv()? {
+        LinkEvent::Message(EventToSwitch::Start(settings), fds) => (settings, fds),
+        LinkEvent::Closed => return Err(io::ErrorKind::BrokenPipe.into()),
+        _ => return Err(io::Error::other("the first message is not Start")),
     };
     let [counters, slots] = <[ForeignFd; 2]>::try_from(fds)
         .map_err(|_| io::Error::other("Start without counters and thread slots"))?;
@@ -220,21 +235,13 @@ impl Process {
     }
 
     fn run_once(&mut self) -> io::Result<()> {
-        self.pauses_due();
-        self.warnings_due();
-        self.dial_due();
-        self.balance_due();
+        let now = Instant::now();
         self.restore_due();
-        self.questions_due();
-        let next = [
-            self.next_pause_end(),
-            self.next_warning(),
-            self.next_dial(),
-            self.next_balance(),
-            self.next_restore(),
-            self.next_question(),
-        ];
-        let limit = next.into_iter().flatten().min().map(|at| {
+        if now >= self.timers.look_at {
+            self.look_at_timers(now);
+        }
+        let next = self.timers.next.into_iter().chain(self.next_restore());
+        let limit = next.min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             left.max(Duration::from_millis(1))
         });
@@ -246,6 +253,8 @@ impl Process {
                 // levels, and come again after `Resume`.
                 break;
             }
+            // It may change what is due.
+            self.timers.next = Some(self.timers.look_at);
             match Token::decode(event.data) {
                 Token::Supervisor => self.handle_supervisor()?,
                 Token::Control => self.handle_control(),
@@ -257,6 +266,25 @@ impl Process {
             }
         }
         Ok(())
+    }
+
+    /// Does what is due at a port, and finds out when something is due next. That looks at all ports,
+    /// so it is not done for each of many messages that come together.
+    fn look_at_timers(&mut self, now: Instant) {
+        self.pauses_due();
+        self.warnings_due();
+        self.dial_due();
+        self.balance_due();
+        self.questions_due();
+        let next = [
+            self.next_pause_end(),
+            self.next_warning(),
+            self.next_dial(),
+            self.next_balance(),
+            self.next_question(),
+        ];
+        self.timers.next = next.into_iter().flatten().min();
+        self.timers.look_at = now + TIMER_INTERVAL;
     }
 
     fn handle_supervisor(&mut self) -> io::Result<()> {
@@ -279,14 +307,8 @@ impl Process {
                 EventToSwitch::Dialed { port, path, error } => {
                     self.dialed(port, &path, fds.pop(), error);
                 }
-                EventToSwitch::SavedDescriptors { port, numbers } => {
-                    self.sessions.saved.add_files(port, numbers, fds);
-                }
-                EventToSwitch::SavedSession {
-                    port,
-                    record,
-                    quarantined,
-                } => self.sessions.saved.add_record(port, record, quarantined),
+                EventToSwitch::SavedSessions(parts) => self.add_saved(parts, fds),
+                EventToSwitch::Prepare => self.send(&SwitchRequest::Prepared),
                 EventToSwitch::Quiesce => self.quiesce()?,
                 EventToSwitch::Resume => self.resume(),
                 EventToSwitch::TakeOver => self.take_over()?,
@@ -403,7 +425,11 @@ impl Process {
     }
 
     fn send_heartbeat(&self) {
-        if let Err(error) = self.supervisor.send(&SwitchRequest::Heartbeat, &[]) {
+        self.send(&SwitchRequest::Heartbeat);
+    }
+
+    fn send(&self, request: &SwitchRequest) {
+        if let Err(error) = self.supervisor.send(request, &[]) {
             tracing::warn!("sending to the supervisor failed: {error}");
         }
     }
@@ -658,7 +684,8 @@ impl Process {
         } else {
             self.rules
         };
-        self.workers.each(move |w| {
+        // What comes later for the port is queued after this.
+        self.workers.post_each(move |w| {
             w.set_weight(id, weight);
             let port = AttachedPort::from(GuestPort::new(mtu).with_rules(rules));
             if known {
@@ -707,13 +734,14 @@ impl Process {
 
     /// The time of the next load check; `None` where there is nothing to balance.
     fn next_balance(&self) -> Option<Instant> {
-        (self.workers.count() > 1 && self.ports.len() > 1).then(|| self.balanced + BALANCE_INTERVAL)
+        (self.workers.count() > 1 && self.ports.len() > 1)
+            .then(|| self.timers.balanced + BALANCE_INTERVAL)
     }
 
     fn balance_due(&mut self) {
         let now = Instant::now();
         if self.next_balance().is_some_and(|at| at <= now) {
-            self.balanced = now;
+            self.timers.balanced = now;
             self.workers.balance();
         }
     }

@@ -10,6 +10,7 @@ mod api_client;
 mod cli;
 mod connections;
 mod crashes;
+mod dense;
 mod descriptors;
 mod events;
 mod exit_statuses;

@@ -24,6 +24,8 @@ pub enum SwitchRequest {
     },
     /// About saved sessions of ports; only the serving switch owns them.
     Sessions(SessionRequest),
+    /// What was sent of the saved sessions is prepared; answers [`EventToSwitch::Prepare`].
+    Prepared,
     /// No queue is served any more, and everything that the next switch needs is stored; answers
     /// [`EventToSwitch::Quiesce`].
     Quiesced {
@@ -96,6 +98,33 @@ pub enum SessionRequest {
     },
 }
 
+/// Part of a saved session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SavedPart {
+    /// Descriptors of a port's session. Descriptors: as many.
+    Descriptors {
+        /// The port.
+        port: PortId,
+        /// Their numbers.
+        numbers: Vec<u64>,
+    },
+    /// The record of a port's session, after its descriptors. It replaces one that was sent before.
+    Record {
+        /// The port.
+        port: PortId,
+        /// The record as it was stored.
+        record: Vec<u8>,
+        /// The session is to be ended: the switch has crashed repeatedly while it served the port,
+        /// or was given up while it closed a descriptor of the connection.
+        quarantined: bool,
+    },
+    /// The session that was sent before is over.
+    Over {
+        /// The port.
+        port: PortId,
+    },
+}
+
 /// Event or answer of the supervisor to the switch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EventToSwitch {
@@ -107,23 +136,13 @@ pub enum EventToSwitch {
     Stop,
     /// Confirm that all threads are alive, with [`SwitchRequest::Heartbeat`].
     Ping,
-    /// Saved descriptors of a port's session. Descriptors: as many.
-    SavedDescriptors {
-        /// The port.
-        port: PortId,
-        /// Their numbers.
-        numbers: Vec<u64>,
-    },
-    /// The saved record of a port's session, after its descriptors.
-    SavedSession {
-        /// The port.
-        port: PortId,
-        /// The record as it was stored.
-        record: Vec<u8>,
-        /// The session is to be ended: the switch has crashed repeatedly while it served the port,
-        /// or was given up while it closed a descriptor of the connection.
-        quarantined: bool,
-    },
+    /// Parts of saved sessions, of many ports in one message. Descriptors: those of all parts, in
+    /// their order.
+    SavedSessions(Vec<SavedPart>),
+    /// All saved sessions were sent that there are now, while the former switch still serves them:
+    /// map their memory, and restore what needs no queue. What changes after that is sent again.
+    /// Answered with [`SwitchRequest::Prepared`].
+    Prepare,
     /// A new control process. Descriptor: the link to it.
     ControlLink,
     /// The answer to [`SwitchRequest::Dial`]; with the connection, or a reason.

@@ -16,6 +16,7 @@ use crate::kind::Kind;
 pub(crate) enum Stage {
     Freezing,
     Preparing,
+    Passing,
     Quiescing,
     Restoring,
     TakingOver,
@@ -26,6 +27,7 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Stage::Freezing => "the old control did not freeze",
             Stage::Preparing => "the new processes were not ready",
+            Stage::Passing => "the new switch did not prepare the saved sessions",
             Stage::Quiescing => "the old switch did not quiesce",
             Stage::Restoring => "the new switch did not read the saved sessions",
             Stage::TakingOver => "the new switch did not take over",
@@ -40,6 +42,8 @@ pub(crate) enum Milestone {
     Frozen,
     /// Everything configured is in place.
     Ready,
+    /// The new switch has prepared the saved sessions.
+    Prepared,
     /// The switch serves no queue any more.
     Quiesced {
         /// Time at which it released the first one, nanoseconds of the monotonic clock.
@@ -90,6 +94,8 @@ pub(crate) struct HandOver {
     pub(crate) table: Option<ConnectionTable>,
     pub(crate) stage: Stage,
     pub(crate) deadline: Instant,
+    /// All saved sessions were sent once.
+    pub(crate) asked_to_prepare: bool,
     /// Time on the monotonic clock when the old switch left its first queue.
     pub(crate) quiesced_at_ns: u64,
     /// The message that ends the stage, if it has come.
@@ -123,6 +129,7 @@ impl HandOvers {
             (from, next.stage, milestone),
             (PairRef::Serving, Stage::Freezing, Milestone::Frozen)
                 | (PairRef::Next, Stage::Preparing, Milestone::Ready)
+                | (PairRef::Next, Stage::Passing, Milestone::Prepared)
                 | (
                     PairRef::Serving,
                     Stage::Quiescing,
@@ -150,7 +157,7 @@ impl HandOvers {
 
     /// Returns whether the new switch, and not the serving one, must receive the saved sessions.
     pub(crate) fn next_receives_sessions(&self) -> bool {
-        self.is_at(Stage::Restoring)
+        self.is_at(Stage::Passing) || self.is_at(Stage::Restoring)
     }
 
     /// Returns whether there is a hand-over at this stage.
@@ -178,6 +185,7 @@ mod tests {
                 table: None,
                 stage,
                 deadline: Instant::now(),
+                asked_to_prepare: false,
                 quiesced_at_ns: 0,
                 milestone: None,
             }),
@@ -195,6 +203,7 @@ mod tests {
         let all = [
             (PairRef::Serving, Stage::Freezing, Milestone::Frozen),
             (PairRef::Next, Stage::Preparing, Milestone::Ready),
+            (PairRef::Next, Stage::Passing, Milestone::Prepared),
             (
                 PairRef::Serving,
                 Stage::Quiescing,
@@ -231,7 +240,12 @@ mod tests {
 
     #[test]
     fn the_sessions_are_the_new_switch_s_from_the_take_over() {
-        for stage in [Stage::Freezing, Stage::Quiescing, Stage::Restoring] {
+        for stage in [
+            Stage::Freezing,
+            Stage::Passing,
+            Stage::Quiescing,
+            Stage::Restoring,
+        ] {
             let hand_over = at(stage);
             assert!(hand_over.is_serving(PairRef::Serving) && !hand_over.is_serving(PairRef::Next));
         }

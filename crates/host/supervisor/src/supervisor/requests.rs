@@ -202,6 +202,7 @@ impl Supervisor {
             SwitchRequest::InterfaceCounters { port, counters } => {
                 self.drivers.count_interface(port, counters);
             }
+            SwitchRequest::Prepared => self.hand_over.note(from, Milestone::Prepared),
             SwitchRequest::Quiesced { at_ns } => {
                 self.hand_over.note(from, Milestone::Quiesced { at_ns });
             }

@@ -428,6 +428,7 @@ impl World {
             pair: Pair { control, switch },
             stage,
             deadline: Instant::now() + LIMIT,
+            asked_to_prepare: false,
             quiesced_at_ns: 0,
             milestone: None,
             table: None,
@@ -616,6 +617,7 @@ fn a_new_pair_with_another_layout_has_a_table_of_its_own() {
         table: None,
         stage: hand_over_state::Stage::Preparing,
         deadline: Instant::now(),
+        asked_to_prepare: false,
         quiesced_at_ns: 0,
         milestone: None,
     });

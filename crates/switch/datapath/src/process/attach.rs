@@ -48,7 +48,7 @@ use interface::AttachedInterface;
 use missing_memory::MissingMemory;
 use open::{Context, OpenConnection, store_descriptors};
 pub use queue_snapshots::QueueSnapshots;
-pub use restore::{SavedConnection, SavedInterface, SavedSide};
+pub use restore::{PreparedSession, SavedConnection, SavedInterface, SavedSide};
 use stopped::StoppedQueues;
 use translations::Watches;
 

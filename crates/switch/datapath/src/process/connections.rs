@@ -384,7 +384,7 @@ impl Process {
         if !self.detach_interface(id, Some(&reason)) {
             return;
         }
-        self.request(&SwitchRequest::InterfaceLost {
+        self.send(&SwitchRequest::InterfaceLost {
             port: id,
             reason,
             device_lost: fault.is_device_lost(),
@@ -409,7 +409,7 @@ impl Process {
         else {
             return false;
         };
-        self.request(&SwitchRequest::InterfaceCounters { port: id, counters });
+        self.send(&SwitchRequest::InterfaceCounters { port: id, counters });
         true
     }
 
@@ -424,13 +424,7 @@ impl Process {
             })
         });
         for request in changed.collect::<Vec<_>>() {
-            self.request(&request);
-        }
-    }
-
-    fn request(&self, request: &SwitchRequest) {
-        if let Err(error) = self.supervisor.send(request, &[]) {
-            tracing::warn!("sending to the supervisor failed: {error}");
+            self.send(&request);
         }
     }
 

@@ -5,6 +5,9 @@
 //! supervisor                                   StartSwitch, a link to a control of its own
 //! control                                      adds the ports, publishes the program;
 //!                                              nothing is connected
+//! supervisor                                   saved sessions, Prepare
+//!                                              memory is mapped, descriptors are checked
+//!                                              Prepared
 //! supervisor   Quiesce
 //!              workers end their batches
 //!              and leave all queues;
@@ -12,8 +15,8 @@
 //!              full interfaces take what waits;
 //!              deferred notifications are sent
 //!              Quiesced
-//! supervisor                                   saved sessions, interfaces, TakeOver
-//!                                              connections continue, workers serve all queues
+//! supervisor                                   sessions that have changed, interfaces, TakeOver
+//!                                              queues continue at their positions
 //!                                              Serving
 //! supervisor   Stop
 //! ```
@@ -29,11 +32,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use ipc::supervision::SwitchRequest;
+use ipc::supervision::{SavedPart, SwitchRequest};
 use ipc::switching::SwitchEvent;
 use ipc::timeouts::{QUIESCE_INTERFACES, QUIESCE_UPCALLS};
 use port::PortId;
 use rustix::event::PollFlags;
+use sys::foreign::ForeignFd;
 
 use super::Process;
 use crate::ports::crash_record;
@@ -143,10 +147,9 @@ impl Process {
         self.restore_all();
         let open = self.ports.values().filter(|port| port.socket().is_some());
         let connections = open.count() as u32;
-        let at_ns = sys::time::monotonic_ns();
         self.ports.keys().for_each(|id| self.listen(*id));
         let serving = SwitchRequest::Serving {
-            at_ns,
+            at_ns: self.sessions.saved.served_at_ns,
             connections,
             table: self.sessions.tracked.adopted,
         };
@@ -193,11 +196,64 @@ impl Process {
         }
     }
 
-    /// Reports all ports once all of them are served again.
+    /// Adds parts of saved sessions. Those that come while the previous switch process serves are
+    /// prepared.
+    pub(super) fn add_saved(&mut self, parts: Vec<SavedPart>, fds: Vec<ForeignFd>) {
+        let mut fds = fds.into_iter();
+        for part in parts {
+            match part {
+                SavedPart::Descriptors { port, numbers } => {
+                    let fds = fds.by_ref().take(numbers.len()).collect();
+                    self.sessions.saved.add_files(port, numbers, fds);
+                }
+                SavedPart::Record {
+                    port,
+                    record,
+                    quarantined,
+                } => {
+                    self.sessions.saved.add_record(port, record, quarantined);
+                    self.prepare(port);
+                }
+                SavedPart::Over { port } => {
+                    self.sessions.saved.forget(port);
+                    self.prepare(port);
+                }
+            }
+        }
+    }
+
+    /// Prepares the connection of a port that has come, in place of one that came before.
+    fn prepare(&mut self, id: PortId) {
+        if !self.sessions.saved.waits {
+            return;
+        }
+        // No pair is served before the take-over.
+        self.workers.quiesce();
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.forget_saved();
+            if let Some(saved) = self.sessions.saved.take_fitting(port.config()) {
+                port.prepare(saved, &self.workers);
+            }
+        }
+    }
+
+    /// Handles what has waited until all ports are served again: messages of front ends, new
+    /// connections, and the report to control.
     fn restored(&mut self) {
-        let Some(began) = self.sessions.saved.began.take() else {
+        let Some(began) = self.sessions.saved.began else {
             return;
         };
+        let served_within = began.elapsed();
+        self.sessions.saved.served_at_ns = sys::time::monotonic_ns();
+        for id in std::mem::take(&mut self.sessions.saved.restored) {
+            self.disconnect_other_user(id);
+            self.listen(id);
+            self.watch(id);
+            // epoll is level-triggered: it reports a message in the socket, but no reply in the
+            // pipe.
+            self.serve_connection(id);
+        }
+        self.sessions.saved.began = None;
         let ports: Vec<PortId> = self.ports.keys().copied().collect();
         // The workers have notified all guests.
         ports.iter().for_each(|id| self.disconnect_blocking(*id));
@@ -207,8 +263,11 @@ impl Process {
             self.report(&SwitchEvent::Phases(phases), &[]);
         }
         let open = self.ports.values().filter(|port| port.socket().is_some());
-        let (connections, ms) = (open.count(), began.elapsed().as_secs_f64() * 1e3);
-        tracing::info!(connections, "connections continued within {ms:.1} ms");
+        let (connections, ms) = (open.count(), served_within.as_secs_f64() * 1e3);
+        tracing::info!(
+            connections,
+            "connections continue, served within {ms:.1} ms"
+        );
     }
 
     /// Restores all connections without a time limit: no other process serves them.
@@ -226,11 +285,7 @@ impl Process {
         let served = crash_record::serve(Some(id));
         port.restore(&self.workers);
         drop(served);
-        self.disconnect_other_user(id);
-        self.listen(id);
-        self.watch(id);
-        // epoll is level-triggered: it reports a message in the socket, but no reply in the pipe.
-        self.serve_connection(id);
+        self.sessions.saved.restored.push(id);
     }
 
     /// The time to restore more connections: now, if there are any.

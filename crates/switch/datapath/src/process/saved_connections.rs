@@ -8,7 +8,9 @@
 //!              each claims its connection or interface
 //!              publishes the program: all of them         likewise
 //!              continue, those of removed ports end
-//! supervisor                                              saved sessions, interfaces, TakeOver
+//! supervisor                                              saved sessions: prepared;
+//!                                                         those that have changed, interfaces,
+//!                                                         TakeOver
 //! ```
 //!
 //! So a frame that a guest sends meanwhile finds the interface that it goes to, as it finds guests.
@@ -35,12 +37,18 @@ pub(super) struct SavedConnections {
     /// First queues of interfaces; others follow.
     queues: BTreeMap<PortId, Vec<OwnedFd>>,
     whole: BTreeMap<PortId, SavedSide>,
-    /// Ports whose record is malformed, or whose connection does not fit.
+    /// Ports whose record is malformed, with the sockets of their connections.
+    malformed: BTreeMap<PortId, Option<ForeignFd>>,
+    /// Ports whose connection does not fit.
     refused: Vec<PortId>,
     /// Ports whose connections are to be restored now.
     pub(super) waiting: VecDeque<PortId>,
+    /// Ports whose queues are served again, and whose messages are not handled yet.
+    pub(super) restored: Vec<PortId>,
     /// Time since which they are restored.
     pub(super) began: Option<Instant>,
+    /// Time since which all of them are served, nanoseconds of the machine's monotonic clock.
+    pub(super) served_at_ns: u64,
 }
 
 impl SavedConnections {
@@ -57,6 +65,8 @@ impl SavedConnections {
         files.extend(numbers.into_iter().zip(fds));
     }
 
+    /// Adds the record of a connection, whose descriptors have come. It replaces one that came
+    /// before, and so do its descriptors.
     pub(super) fn add_record(&mut self, port: PortId, bytes: Vec<u8>, quarantined: bool) {
         let mut files = self.files.remove(&port).unwrap_or_default();
         if let Some(author) = files.get(&SOCKET).map(Author::of) {
@@ -64,21 +74,43 @@ impl SavedConnections {
             let of_author = |(number, fd): (u64, ForeignFd)| (number, fd.of(author));
             files = files.into_iter().map(of_author).collect();
         }
+        self.forget(port);
         match ConnectionRecord::from_bytes(&bytes) {
             Ok(record) => {
                 let saved = SavedConnection {
                     record,
                     bytes,
+                    numbers: files.keys().copied().collect(),
                     files,
                     quarantined,
+                    prepared: None,
                 };
                 self.whole.insert(port, SavedSide::Connection(saved));
             }
             Err(reason) => {
                 tracing::error!(port = port.0, "connection not continued: {reason}");
-                let socket = files.remove(&SOCKET);
-                socket.into_iter().for_each(ForeignFd::hang_up);
-                self.refused.push(port);
+                // The switch before may still serve it.
+                self.malformed.insert(port, files.remove(&SOCKET));
+            }
+        }
+    }
+
+    /// Forgets what came of a connection; the switch before may still serve it, or has ended it.
+    pub(super) fn forget(&mut self, port: PortId) {
+        self.files.remove(&port);
+        self.malformed.remove(&port);
+        if let Some(SavedSide::Connection(_)) = self.whole.get(&port) {
+            self.whole.remove(&port);
+        }
+    }
+
+    /// Returns the connection of a port, if it fits, for a preparation.
+    pub(super) fn take_fitting(&mut self, port: &PortConfig) -> Option<SavedConnection> {
+        match self.whole.remove(&port.id)? {
+            SavedSide::Connection(saved) if saved.record.port.keeps_connection(port) => Some(saved),
+            other => {
+                self.whole.insert(port.id, other);
+                None
             }
         }
     }
@@ -134,6 +166,10 @@ impl SavedConnections {
         self.files.clear();
         self.queues.clear();
         let mut over = std::mem::take(&mut self.refused);
+        for (port, socket) in std::mem::take(&mut self.malformed) {
+            socket.into_iter().for_each(ForeignFd::hang_up);
+            over.push(port);
+        }
         for (port, saved) in std::mem::take(&mut self.whole) {
             saved.end();
             over.push(port);

@@ -46,14 +46,22 @@ impl WorkerHandle {
     /// # Panics
     /// When the worker has ended, which it does only with the process.
     pub fn post(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.queue(job);
+        // The worker has the bell for as long as the process runs.
+        let _ = sys::event::ring(&self.bell);
+    }
+
+    /// As [`WorkerHandle::post`], without waking the worker: others follow.
+    ///
+    /// # Panics
+    /// As [`WorkerHandle::post`].
+    pub fn queue(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
         let port = crash_record::served();
         let job = move |worker: &mut Worker| {
             let _served = crash_record::serve(port);
             job(worker);
         };
         self.jobs.send(Box::new(job)).expect("the worker runs");
-        // The worker has the bell for as long as the process runs.
-        let _ = sys::event::ring(&self.bell);
     }
 }
 

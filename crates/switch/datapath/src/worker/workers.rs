@@ -36,6 +36,10 @@ use crate::worker::{self, Notices, Worker, WorkerHandle};
 /// the worker has time to spare.
 const MIN_LOAD: u64 = 100_000;
 
+/// Jobs for which a worker is woken together while no pair is served. It takes others from its inbox
+/// as long as it is awake.
+const JOBS_PER_WAKE_UP: u32 = 61;
+
 /// A queue pair of a port.
 pub type Pair = (PortId, u16);
 
@@ -51,6 +55,8 @@ pub struct Workers {
     retries: RefCell<BTreeMap<(PortId, usize), Arc<AtomicBool>>>,
     /// No pair is served now.
     quiesced: Cell<bool>,
+    /// Number of jobs that were queued without a wait.
+    queued: Cell<u32>,
 }
 
 impl Workers {
@@ -72,6 +78,7 @@ impl Workers {
             watches: RefCell::default(),
             retries: RefCell::default(),
             quiesced: Cell::new(false),
+            queued: Cell::new(0),
         };
         Ok((workers, notices))
     }
@@ -177,7 +184,7 @@ impl Workers {
     /// Runs a job on the first worker, as [`Workers::change_each`].
     fn change_first(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
         if self.quiesced.get() {
-            self.handles[0].post(job);
+            self.queue(&self.handles[0], job);
         } else {
             self.first(job);
         }
@@ -187,9 +194,22 @@ impl Workers {
     /// served again: a successor restores all connections without a wait for each.
     fn change_each(&self, job: impl Fn(&mut Worker) + Clone + Send + 'static) {
         if self.quiesced.get() {
-            self.post_each(job);
+            for worker in &self.handles {
+                self.queue(worker, job.clone());
+            }
         } else {
             self.each(job);
+        }
+    }
+
+    /// Queues a job for a worker while no pair is served. The worker wakes up for many together.
+    fn queue(&self, worker: &WorkerHandle, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        let queued = self.queued.get().wrapping_add(1);
+        self.queued.set(queued);
+        if queued.is_multiple_of(JOBS_PER_WAKE_UP) {
+            worker.post(job);
+        } else {
+            worker.queue(job);
         }
     }
 
@@ -317,7 +337,7 @@ impl Workers {
                 Some(())
             };
             if self.quiesced.get() {
-                worker.post(move |w| {
+                self.queue(worker, move |w| {
                     add(w);
                 });
                 return true;

@@ -605,6 +605,7 @@ fn supervise(
                 | SwitchRequest::Heartbeat => continue,
                 SwitchRequest::InterfaceLost { .. }
                 | SwitchRequest::InterfaceCounters { .. }
+                | SwitchRequest::Prepared
                 | SwitchRequest::Quiesced { .. }
                 | SwitchRequest::Serving { .. } => {
                     interfaces.lock().expect("no panic").requests.push(ask);

@@ -46,6 +46,22 @@ impl Session {
         files: BTreeMap<u64, ForeignFd>,
         backend: &mut dyn Backend,
     ) -> Result<Self, String> {
+        let mut session = Self::restore_stopped(offer, record, files, backend)?;
+        session.start_restored(backend);
+        Ok(session)
+    }
+
+    /// Restores everything of a session but its queues, which the former process may still serve:
+    /// no ring is read or written, nor a message. [`Session::start_restored`] does the rest.
+    ///
+    /// # Errors
+    /// As [`Session::restore`].
+    pub fn restore_stopped(
+        offer: Offer,
+        record: &[u8],
+        files: BTreeMap<u64, ForeignFd>,
+        backend: &mut dyn Backend,
+    ) -> Result<Self, String> {
         let record = Record::from_bytes(record)?;
         let mut session = Session::new(offer);
         match session.follow(record, StoredFiles(files), backend) {
@@ -55,6 +71,15 @@ impl Session {
                 Err(reason)
             }
         }
+    }
+
+    /// Continues the queues of a session that [`Session::restore_stopped`] has returned, at the positions in their rings.
+    pub fn start_restored(&mut self, backend: &mut dyn Backend) {
+        // A table is ahead of the record: a queue that lacked translations only may have been
+        // started before, and not recorded.
+        self.again = self.is_translated();
+        self.start_all(backend);
+        self.again = true;
     }
 
     fn follow(
@@ -79,11 +104,6 @@ impl Session {
         for (at, vring) in record.vrings.into_iter().enumerate() {
             self.queues[at] = restore_vring(vring, &mut files)?;
         }
-        // A table is ahead of the record: a queue that lacked translations only may have been
-        // started before, and not recorded.
-        self.again = self.is_translated();
-        self.start_all(backend);
-        self.again = true;
         Ok(())
     }
 

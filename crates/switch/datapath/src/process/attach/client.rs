@@ -124,6 +124,39 @@ impl Client {
         }
     }
 
+    /// Returns whether the sessions of a port can be prepared.
+    pub(super) fn can_be_prepared(config: &PortConfig) -> bool {
+        memif_offer(config).is_none()
+    }
+
+    /// Restores the session of `record` but for its queues, see [`Session::restore_stopped`].
+    pub(super) fn prepare(
+        config: &PortConfig,
+        record: &ConnectionRecord,
+        files: BTreeMap<u64, ForeignFd>,
+        backend: &mut dyn Backend,
+    ) -> Result<Box<Session>, String> {
+        let offer = offer_after_restore(config, record);
+        let session = Session::restore_stopped(offer, &record.session, files, backend)?;
+        Ok(Box::new(session))
+    }
+
+    /// Continues a session that was prepared on its connection.
+    pub(super) fn start_prepared(
+        link: Link,
+        mut session: Box<Session>,
+        backend: &mut dyn Backend,
+    ) -> Result<Self, String> {
+        let Link::VhostUser(connection) = link else {
+            return Err("the connection has another protocol".into());
+        };
+        session.start_restored(backend);
+        Ok(Self::VhostUser {
+            connection,
+            session,
+        })
+    }
+
     /// Returns whether a message waits for room in the socket.
     pub(super) fn wants_write(&self) -> bool {
         either!(self, connection => connection.wants_write())

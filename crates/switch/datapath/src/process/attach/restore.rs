@@ -12,7 +12,7 @@ use ipc::switching::{PortConfig, Role};
 use memory::iotlb::AnsweredMessage;
 use sys::foreign::ForeignFd;
 use virtio::queue::JournalRegion;
-use virtio::vhost_user::{AnswerPipe, Message};
+use virtio::vhost_user::{AnswerPipe, Message, Session};
 use wire::virtio::vhost_user::code;
 
 use super::Attachment;
@@ -70,10 +70,23 @@ pub struct SavedConnection {
     pub record: ConnectionRecord,
     /// The same as the supervisor has it.
     pub bytes: Vec<u8>,
-    /// Its descriptors by their numbers.
+    /// Its descriptors by their numbers; without those that the preparation has taken.
     pub files: BTreeMap<u64, ForeignFd>,
+    /// The numbers of all its descriptors.
+    pub numbers: Vec<u64>,
     /// The connection is quarantined: it is to be ended.
     pub quarantined: bool,
+    /// What was restored while the previous switch process served the connection, or the reason
+    /// why it cannot be continued.
+    pub prepared: Option<Result<PreparedSession, String>>,
+}
+
+/// The part of a session that needs no queue: memory is mapped, descriptors are checked.
+#[derive(Debug)]
+pub struct PreparedSession {
+    session: Box<Session>,
+    positions: Positions,
+    doorbells: Doorbells,
 }
 
 impl SavedConnection {
@@ -159,8 +172,8 @@ impl Attachment {
         let socket = saved.files.get(&SOCKET);
         let socket = socket.and_then(|socket| socket.try_clone().ok());
         let quarantined = saved.quarantined;
-        let numbers = saved.files.keys().copied().collect();
         let bytes = std::mem::take(&mut saved.bytes);
+        let numbers = std::mem::take(&mut saved.numbers);
         self.context.store.resume(bytes, numbers);
         match self.try_restore(saved, workers) {
             Ok(open) => {
@@ -184,6 +197,90 @@ impl Attachment {
         }
     }
 
+    /// Forgets what was saved, which another switch process serves or has ended.
+    pub fn forget_saved(&mut self) {
+        if self.saved.take().is_some() {
+            self.dial_later();
+        }
+    }
+
+    /// Restores of a connection what needs no queue: the previous switch process still serves it.
+    /// The rest follows with [`Attachment::restore`].
+    pub fn prepare(&mut self, mut saved: SavedConnection, workers: &Workers) {
+        // memif starts with its socket, and a table of translations has one writer.
+        let fits = !saved.quarantined && !saved.record.torn && !saved.files.contains_key(&IOTLB);
+        if fits && Client::can_be_prepared(&self.context.config) {
+            saved.prepared = Some(self.try_prepare(&mut saved, workers));
+        }
+        self.set_saved(SavedSide::Connection(saved));
+    }
+
+    fn try_prepare(
+        &mut self,
+        saved: &mut SavedConnection,
+        workers: &Workers,
+    ) -> Result<PreparedSession, String> {
+        let mut positions = saved.take_positions(&self.context.config)?;
+        let (config, doorbells) = (self.context.config.clone(), Doorbells::default());
+        let mut backend = WorkerBackend {
+            workers,
+            context: &mut self.context,
+            positions: &mut positions,
+            doorbells: &doorbells,
+        };
+        let of_connection = |number: &u64| [SOCKET, PIPE_FROM, PIPE_TO].contains(number);
+        let (own, files) = std::mem::take(&mut saved.files)
+            .into_iter()
+            .partition(|(number, _)| of_connection(number));
+        saved.files = own;
+        let session = Client::prepare(&config, &saved.record, files, &mut backend)?;
+        Ok(PreparedSession {
+            session,
+            positions,
+            doorbells,
+        })
+    }
+
+    fn start_prepared(
+        &mut self,
+        link: Link,
+        prepared: PreparedSession,
+        workers: &Workers,
+    ) -> Result<(Client, Positions, Doorbells), String> {
+        let PreparedSession {
+            session,
+            mut positions,
+            doorbells,
+        } = prepared;
+        let mut backend = WorkerBackend {
+            workers,
+            context: &mut self.context,
+            positions: &mut positions,
+            doorbells: &doorbells,
+        };
+        let client = Client::start_prepared(link, session, &mut backend)?;
+        Ok((client, positions, doorbells))
+    }
+
+    fn restore_client(
+        &mut self,
+        link: Link,
+        saved: &mut SavedConnection,
+        workers: &Workers,
+    ) -> Result<(Client, Positions, Doorbells), String> {
+        let mut positions = saved.take_positions(&self.context.config)?;
+        let (config, doorbells) = (self.context.config.clone(), Doorbells::default());
+        let mut backend = WorkerBackend {
+            workers,
+            context: &mut self.context,
+            positions: &mut positions,
+            doorbells: &doorbells,
+        };
+        let (record, files) = (&saved.record, std::mem::take(&mut saved.files));
+        let client = Client::restore(link, &config, record, files, &mut backend)?;
+        Ok((client, positions, doorbells))
+    }
+
     fn try_restore(
         &mut self,
         mut saved: SavedConnection,
@@ -200,17 +297,10 @@ impl Attachment {
             return Err("a part of a message was lost with the previous switch process".into());
         }
         let link = saved.take_connection(&self.context.config)?;
-        let mut positions = saved.take_positions(&self.context.config)?;
-        let (config, doorbells) = (self.context.config.clone(), Doorbells::default());
-        let mut backend = WorkerBackend {
-            workers,
-            context: &mut self.context,
-            positions: &mut positions,
-            doorbells: &doorbells,
+        let (mut client, positions, doorbells) = match saved.prepared.take() {
+            Some(prepared) => self.start_prepared(link, prepared?, workers)?,
+            None => self.restore_client(link, &mut saved, workers)?,
         };
-        let (record, files) = (&saved.record, saved.files);
-        let client = Client::restore(link, &config, record, files, &mut backend);
-        let mut client = client?;
         if saved.record.port.mtu != self.context.config.mtu {
             client.set_mtu(self.context.config.mtu.unwrap_or(1500));
         }

@@ -220,6 +220,9 @@ impl Rig {
         } = self;
         drop((open, context));
         let mut saved = SavedConnection {
+            bytes: Vec::new(),
+            numbers: Vec::new(),
+            prepared: None,
             record: ipc::keeping::ConnectionRecord::from_bytes(&stored.record).unwrap(),
             files: stored.files,
             quarantined: false,
