@@ -85,7 +85,8 @@ impl SavedConnections {
                     quarantined,
                     prepared: None,
                 };
-                self.whole.insert(port, SavedSide::Connection(saved));
+                let saved = SavedSide::Connection(Box::new(saved));
+                self.whole.insert(port, saved);
             }
             Err(reason) => {
                 tracing::error!(port = port.0, "connection not continued: {reason}");
@@ -105,7 +106,7 @@ impl SavedConnections {
     }
 
     /// Returns the connection of a port, if it fits, for a preparation.
-    pub(super) fn take_fitting(&mut self, port: &PortConfig) -> Option<SavedConnection> {
+    pub(super) fn take_fitting(&mut self, port: &PortConfig) -> Option<Box<SavedConnection>> {
         match self.whole.remove(&port.id)? {
             SavedSide::Connection(saved) if saved.record.port.keeps_connection(port) => Some(saved),
             other => {

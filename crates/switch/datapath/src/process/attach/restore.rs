@@ -28,7 +28,7 @@ use crate::worker::workers::Workers;
 #[derive(Debug)]
 pub enum SavedSide {
     /// Its connection.
-    Connection(SavedConnection),
+    Connection(Box<SavedConnection>),
     /// Its interface.
     Interface(SavedInterface),
 }
@@ -167,7 +167,7 @@ impl Attachment {
         }
     }
 
-    fn restore_connection(&mut self, mut saved: SavedConnection, workers: &Workers) {
+    fn restore_connection(&mut self, mut saved: Box<SavedConnection>, workers: &Workers) {
         self.context.connections = saved.record.connections;
         let socket = saved.files.get(&SOCKET);
         let socket = socket.and_then(|socket| socket.try_clone().ok());
@@ -206,7 +206,7 @@ impl Attachment {
 
     /// Restores of a connection what needs no queue: the previous switch process still serves it.
     /// The rest follows with [`Attachment::restore`].
-    pub fn prepare(&mut self, mut saved: SavedConnection, workers: &Workers) {
+    pub fn prepare(&mut self, mut saved: Box<SavedConnection>, workers: &Workers) {
         // memif starts with its socket, and a table of translations has one writer.
         let fits = !saved.quarantined && !saved.record.torn && !saved.files.contains_key(&IOTLB);
         if fits && Client::can_be_prepared(&self.context.config) {
@@ -283,7 +283,7 @@ impl Attachment {
 
     fn try_restore(
         &mut self,
-        mut saved: SavedConnection,
+        mut saved: Box<SavedConnection>,
         workers: &Workers,
     ) -> Result<OpenConnection, String> {
         if saved.quarantined {
