@@ -488,7 +488,7 @@ impl Engine {
             self.check_flows()?;
         }
         self.forwarding.answers.ring_bell();
-        self.save()
+        self.store.save_stations(&mut self.forwarding)
     }
 
     fn save(&mut self) -> io::Result<()> {

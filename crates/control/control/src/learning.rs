@@ -90,6 +90,8 @@ pub struct Fdb {
     /// Number of the next claim; claims are totally ordered.
     next_claim: u64,
     counters: Counters,
+    /// Number of calls that may have changed an entry.
+    changes: u64,
 }
 
 impl Fdb {
@@ -118,6 +120,7 @@ impl Fdb {
             self.refuse(key, port, why, &mut effects);
             return effects;
         }
+        self.changes += 1;
         self.drop_stale(now, key, &mut effects);
         let rules = self.move_rules(key);
         let Some(entry) = self.entries.get_mut(&key) else {
@@ -186,6 +189,7 @@ impl Fdb {
     pub fn refresh(&mut self, seen: Duration, segment: SegmentId, mac: MacAddr, port: PortId) {
         if let Some(entry) = self.entries.get_mut(&(segment, mac)) {
             entry.refresh(seen, port);
+            self.changes += 1;
         }
     }
 
@@ -223,6 +227,7 @@ impl Fdb {
         if self.refusal(key, port).is_some() {
             return;
         }
+        self.changes += 1;
         let Some(entry) = self.entries.get_mut(&key) else {
             return self.learn_new(seen, key, port, &mut Vec::new());
         };
@@ -333,6 +338,12 @@ impl Fdb {
         self.learned.get(&port).copied().unwrap_or(0)
     }
 
+    /// Returns a number that differs when [`Fdb::list`] does, but for the ages that grow with time.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Counters of the database.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -362,6 +373,7 @@ impl Fdb {
     fn insert_learned(&mut self, key: Key, entry: Entry) {
         *self.learned.entry(entry.port()).or_default() += 1;
         self.total += 1;
+        self.changes += 1;
         self.entries.insert(key, entry);
     }
 
@@ -378,6 +390,7 @@ impl Fdb {
 
     fn moved(&mut self, key: Key, from: PortId, to: PortId, effects: &mut Vec<Effect>) {
         self.count_move(from, to);
+        self.changes += 1;
         self.counters.moved += 1;
         effects.push(Effect::Moved {
             segment: key.0,
@@ -439,6 +452,7 @@ impl Fdb {
 
     fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
+        self.changes += 1;
         if entry.pinned() {
             self.pinned.remove(&key);
         } else {

@@ -1,6 +1,7 @@
 //! The ports as switch and supervisor have them: what a change compares the desired state with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ipc::driving::UserNetwork;
@@ -69,11 +70,62 @@ impl Qos {
     }
 }
 
+/// Ports of the switch by number, with those that listen by path.
+#[derive(Debug, Default)]
+pub(super) struct PortConfigs {
+    all: BTreeMap<PortId, PortConfig>,
+    listening: HashMap<String, PortId>,
+}
+
+impl PortConfigs {
+    /// Adds a port, or changes its configuration. Returns the former one.
+    pub(super) fn insert(&mut self, id: PortId, config: PortConfig) -> Option<PortConfig> {
+        let before = self.remove(&id);
+        if config.role == Role::Server {
+            self.listening.insert(config.socket.clone(), id);
+        }
+        self.all.insert(id, config);
+        before
+    }
+
+    /// Removes a port. Returns its configuration.
+    pub(super) fn remove(&mut self, id: &PortId) -> Option<PortConfig> {
+        let config = self.all.remove(id)?;
+        if self.listening.get(&config.socket) == Some(id) {
+            self.listening.remove(&config.socket);
+        }
+        Some(config)
+    }
+
+    /// Returns the port that listens at this path.
+    fn listening_at(&self, path: &str) -> Option<&PortConfig> {
+        self.all.get(self.listening.get(path)?)
+    }
+}
+
+impl Deref for PortConfigs {
+    type Target = BTreeMap<PortId, PortConfig>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl FromIterator<(PortId, PortConfig)> for PortConfigs {
+    fn from_iter<T: IntoIterator<Item = (PortId, PortConfig)>>(all: T) -> Self {
+        let mut configs = Self::default();
+        for (id, config) in all {
+            configs.insert(id, config);
+        }
+        configs
+    }
+}
+
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     /// Ports of the switch.
-    pub(super) configs: BTreeMap<PortId, PortConfig>,
+    pub(super) configs: PortConfigs,
     /// Users that alone may connect, by port; a port without an entry has no such restriction.
     pub(super) peers: BTreeMap<PortId, u32>,
     /// Listening sockets of the supervisor by path: the owner, and the user that alone may connect.
@@ -102,14 +154,13 @@ impl Ports {
 
     /// Returns whether a port of the switch listens at this path.
     pub(super) fn listens(&self, path: &str) -> bool {
-        let server = |p: &PortConfig| p.role == Role::Server;
-        self.configs.values().any(|p| server(p) && p.socket == path)
+        self.configs.listening_at(path).is_some()
     }
 
     /// Returns whether a port of the switch listens at this path with a socket of this type.
     pub(super) fn has_type(&self, path: &str, of: SocketType) -> bool {
-        let mut configs = self.configs.values();
-        configs.any(|port| port.socket == path && port.clients.socket_type() == of)
+        let port = self.configs.listening_at(path);
+        port.is_some_and(|port| port.clients.socket_type() == of)
     }
 
     /// Returns whether the supervisor listens at this path with this owner.
@@ -125,5 +176,55 @@ impl Ports {
         let mirrors = std::mem::take(&mut self.mirrors).into_iter();
         self.mirrors = mirrors.filter_map(|mirror| mirror.without(id)).collect();
         self.configs.remove(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipc::switching::Clients;
+
+    use super::*;
+
+    fn server(id: u32, socket: &str) -> (PortId, PortConfig) {
+        let id = PortId(id);
+        let (name, socket, role) = ("p".to_owned(), socket.to_owned(), Role::Server);
+        let config = PortConfig {
+            id,
+            name,
+            socket,
+            role,
+            queues: 1,
+            mtu: None,
+            weight: 1,
+            mac: None,
+            clients: Clients::default(),
+            iommu: Default::default(),
+        };
+        (id, config)
+    }
+
+    #[test]
+    fn the_port_at_a_path_is_the_last_one_that_listens_there() {
+        let mut ports = Ports {
+            configs: [server(1, "a"), server(2, "b")].into_iter().collect(),
+            ..Ports::default()
+        };
+        let (id, moved) = server(1, "c");
+        ports.configs.insert(id, moved);
+        let (id, other) = server(3, "a");
+        ports.configs.insert(id, other);
+        assert!(["a", "b", "c"].iter().all(|path| ports.listens(path)));
+        assert!(ports.has_type("a", SocketType::Stream) && !ports.listens("d"));
+        let (id, client) = server(2, "b");
+        let role = Role::Client;
+        ports.configs.insert(id, PortConfig { role, ..client });
+        assert!(!ports.listens("b") && ports.configs.len() == 3);
+        ports.remove(PortId(3));
+        assert!(!ports.listens("a") && ports.listens("c"));
+        // A path that moves to another port stays with it when the former owner goes.
+        let (id, taker) = server(2, "c");
+        ports.configs.insert(id, taker);
+        ports.remove(PortId(1));
+        assert!(ports.listens("c"));
     }
 }

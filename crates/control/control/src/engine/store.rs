@@ -31,6 +31,8 @@ pub(super) struct Store {
     /// Speeds of the interfaces of scheduled ports, as far as they are known.
     pub(super) speeds: Speeds,
     saved_at: Duration,
+    /// [`Fdb::changes`](crate::learning::Fdb::changes) as of the last save.
+    saved_changes: u64,
     /// Another control changes and saves the desired state; see [`crate::gate`].
     pub(super) frozen: bool,
 }
@@ -45,6 +47,7 @@ impl Store {
             reach,
             speeds: Speeds::new(),
             saved_at: Duration::ZERO,
+            saved_changes: 0,
             frozen,
         }
     }
@@ -108,7 +111,21 @@ impl Store {
         self.saved.bound.clone_from(&forwarding.bound);
         let stored = self.saved.store(&self.file);
         self.saved.encoded = EncodedChunks::default();
-        stored
+        stored?;
+        self.saved_changes = forwarding.fdb.changes();
+        Ok(())
+    }
+
+    /// Writes the state file if an FDB entry was learned, used, moved or forgotten since. Changes of
+    /// the desired state, bindings and counters of rules are saved as they are made.
+    ///
+    /// # Errors
+    /// As [`Store::save`].
+    pub(super) fn save_stations(&mut self, forwarding: &mut Forwarding) -> io::Result<()> {
+        if forwarding.fdb.changes() == self.saved_changes {
+            return Ok(());
+        }
+        self.save(forwarding)
     }
 
     /// Writes the state file after a MAC move, at most once per [`SAVE_INTERVAL`], and always after

@@ -16,6 +16,7 @@ impl Fdb {
         let mut effects = Vec::new();
         let before = self.remove(key);
         self.entries.insert(key, Entry::pin(port));
+        self.changes += 1;
         self.pinned.insert(key);
         match before {
             Some(before) if before.pinned() && before.port() == port => return effects,

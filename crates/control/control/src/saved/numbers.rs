@@ -2,7 +2,7 @@
 //! the switch's flows contain them. A released number is reused after all other free ones: until
 //! then nothing in the switch, or on its way to or from it, refers to the former owner.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use api::v1::{AdminState, DEFAULT_CLASS, DesiredState, PortSpec};
 use config::desired::qos;
@@ -104,7 +104,12 @@ impl Numbers {
 
     /// Releases the numbers of everything that is no longer desired.
     pub fn release_undesired(&mut self, desired: &DesiredState) {
-        self.ports.retain(|name, _| desired.port(name).is_some());
+        let ports: HashSet<&str> = desired
+            .ports
+            .iter()
+            .map(|port| port.name.as_str())
+            .collect();
+        self.ports.retain(|name, _| ports.contains(name.as_str()));
         self.segments
             .retain(|name, _| desired.segment(name).is_some());
         self.mirrors

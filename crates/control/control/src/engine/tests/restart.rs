@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use super::saved::valid;
 use super::world::{World, flood, key, port, to};
+use crate::engine::Engine;
 use crate::engine::store::SAVE_INTERVAL;
 
 fn world() -> World {
@@ -55,6 +57,30 @@ fn entries_without_flows_are_restored_from_the_state_file() {
     world.switch().flows.clear();
     let mut engine = world.start().unwrap();
     assert_eq!(world.ask(&mut engine, key(1, 2, 1)), to(0));
+}
+
+/// The document grows with the ports and stations of a host: it is not written because time passes.
+#[test]
+fn the_state_file_is_written_when_an_entry_has_changed() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    let is_written = |world: &World, engine: &mut Engine| {
+        let before = valid(&world.state);
+        world.seconds(engine, 1);
+        valid(&world.state) != before
+    };
+    assert!(is_written(&world, &mut engine), "it was learned");
+    // Until the switch has reported the last use of its flow.
+    world.seconds(&mut engine, 12);
+    let written = (0..60).filter(|_| is_written(&world, &mut engine)).count();
+    assert_eq!(written, 0);
+    world.frame(&mut engine, key(0, 1, 255));
+    let written = (0..5).filter(|_| is_written(&world, &mut engine)).count();
+    assert_eq!(written, 1, "it was used");
+    let aged = (0..300).filter(|_| is_written(&world, &mut engine)).count();
+    assert_eq!(aged, 1, "it is forgotten");
+    assert!(world.saved().stations.is_empty());
 }
 
 /// A guest migrates away, and then the switch crashes, with its flows.

@@ -94,7 +94,7 @@ fn when_all_numbers_were_handed_out_the_oldest_free_one_is_next() {
 }
 
 /// Offset of the number that makes one of the file's documents valid. It is written last, at once.
-fn valid(file: &StateFile) -> [u8; 8] {
+pub(super) fn valid(file: &StateFile) -> [u8; 8] {
     let mut number = [0; 8];
     assert_eq!(rustix::io::pread(file, &mut number, 0), Ok(8));
     number
