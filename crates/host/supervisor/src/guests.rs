@@ -13,6 +13,8 @@
 
 mod facts;
 mod passed;
+mod schedule;
+mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,19 +30,8 @@ use self::search::Search;
 use super::child::SwitchChild;
 use super::saved_sessions::SavedSessions;
 
-mod search;
-
-/// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
-/// The first delay also combines connections that come together.
-const SEARCH_DELAYS: [Duration; 4] = [
-    Duration::from_millis(100),
-    Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::from_secs(15),
-];
-/// Interval of later searches, for vCPUs that are hot-plugged: 30 seconds. While vCPUs are unknown,
-/// searches are more frequent ([`Search::pause`]).
-const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
+/// Time after which threads are sent again to a switch that had no room: 100 milliseconds.
+const SEND_AGAIN: Duration = Duration::from_millis(100);
 
 /// Function that sends a message to a switch without waiting.
 type Send<'a> = &'a dyn Fn(&EventToSwitch, &[BorrowedFd<'_>]) -> io::Result<()>;
@@ -73,13 +64,22 @@ pub(super) struct Guests {
     patterns: BTreeMap<PortId, String>,
     /// Slots of each port's threads.
     slots: BTreeMap<PortId, Vec<Slot>>,
+    /// Number of changes of the slots.
+    changes: u64,
     /// Slots that were sent to each switch, by its process id.
-    sent: BTreeMap<u32, BTreeMap<PortId, Vec<Slot>>>,
-    /// Generation of the saved sessions at the last search.
-    generation: u64,
-    /// Number of searches since that generation.
-    searches: usize,
-    search_at: Option<Instant>,
+    sent: BTreeMap<u32, SentSlots>,
+    /// Generation of the saved sessions that the search has; `None` before the first.
+    generation: Option<u64>,
+    /// Time of the next attempt to send.
+    send_at: Option<Instant>,
+}
+
+/// Slots that a switch has.
+#[derive(Debug, Default)]
+struct SentSlots {
+    ports: BTreeMap<PortId, Vec<Slot>>,
+    /// Number of changes when all had been sent.
+    changes: Option<u64>,
 }
 
 impl Guests {
@@ -113,10 +113,17 @@ impl Guests {
         }
     }
 
-    /// Follows the threads of ports by these names.
+    /// Follows the threads of ports by these names. Ports with the same names as before are not
+    /// searched again.
     pub(super) fn watch(&mut self, threads: Vec<(PortId, String)>) {
-        self.patterns = threads.into_iter().collect();
-        self.start();
+        let new: BTreeMap<_, _> = threads.into_iter().collect();
+        let old = std::mem::replace(&mut self.patterns, new);
+        let ports = old.keys().chain(self.patterns.keys());
+        let changed = ports.filter(|port| old.get(port) != self.patterns.get(port));
+        let changed: BTreeSet<PortId> = changed.copied().collect();
+        if !changed.is_empty() {
+            self.search.search_again(now(), &changed);
+        }
     }
 
     /// Handles a request of control.
@@ -136,12 +143,13 @@ impl Guests {
         let alive = switches.iter().filter(|switch| switch.is_alive());
         let pids: Vec<u32> = alive.clone().map(|switch| switch.info().pid).collect();
         self.sent.retain(|pid, _| pids.contains(pid));
+        self.send_at = None;
         for (switch, pid) in alive.zip(&pids) {
             let sent = self.send(*pid, &|event, fds| switch.try_send(event, fds));
             if let Err(error) = sent {
                 // A full link is retried later; a switch that is gone gets nothing.
                 tracing::debug!("cannot send vCPU threads to the switch: {error}");
-                self.start();
+                self.send_at = Some(Instant::now() + SEND_AGAIN);
             }
         }
     }
@@ -165,15 +173,13 @@ impl Guests {
         }
     }
 
-    fn start(&mut self) {
-        self.searches = 0;
-        let soon = Instant::now() + SEARCH_DELAYS[0];
-        self.search_at = Some(self.search_at.map_or(soon, |at| at.min(soon)));
-    }
-
-    /// Returns the time of the next search.
+    /// Returns the time of the next work.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.source.table().and(self.search_at)
+        self.source.table()?;
+        let at = |due: Duration| Instant::now() + due.saturating_sub(now());
+        let first = self.generation.is_none().then(Instant::now);
+        let search = self.search.due().map(at);
+        [first, search, self.send_at].into_iter().flatten().min()
     }
 
     /// Searches for threads when it is time.
@@ -181,36 +187,19 @@ impl Guests {
         if self.source.table().is_none() {
             return;
         }
-        if std::mem::replace(&mut self.generation, saved_sessions.generation())
-            != saved_sessions.generation()
-        {
-            self.start();
-        }
-        let now = Instant::now();
-        if self.search_at.is_some_and(|at| at <= now) {
+        let (now, generation) = (now(), saved_sessions.generation());
+        let has_changed = self.generation.replace(generation) != Some(generation);
+        if has_changed {
             self.search.map_counters(counters);
-            self.search(saved_sessions);
-            self.searches += usize::from(!self.search.is_under_way());
-            let pause = SEARCH_DELAYS
-                .get(self.searches)
-                .copied()
-                .unwrap_or(SEARCH_INTERVAL);
-            let sooner = self.search.pause();
-            let pause = sooner.map_or(pause, |sooner| pause.min(sooner));
-            // Without connections nothing changes by itself.
-            let changes = !self.slots.is_empty() || sooner.is_some();
-            let goes_on = changes || self.searches < SEARCH_DELAYS.len();
-            self.search_at = goes_on.then(|| now + pause);
+            let connections = saved_sessions.connections();
+            self.search.set_connections(now, connections);
         }
-    }
-
-    /// Follows the threads of all connected guests, and no others.
-    fn search(&mut self, saved_sessions: &SavedSessions) {
-        let now = Duration::from_nanos(sys::time::monotonic_ns());
-        let connections = saved_sessions.connections();
-        self.search.run(connections, &self.patterns, now);
-        if let Some(table) = self.source.table_mut() {
-            self.slots = follow(table, &self.search.threads());
+        if (self.search.run(now, &self.patterns) || has_changed)
+            && let Some(table) = self.source.table_mut()
+        {
+            let slots = follow(table, &self.search.threads());
+            self.changes += u64::from(slots != self.slots);
+            self.slots = slots;
         }
     }
 
@@ -219,16 +208,20 @@ impl Guests {
         let Some(table) = self.source.table() else {
             return Ok(());
         };
-        if !self.sent.contains_key(&pid) {
+        let is_new = !self.sent.contains_key(&pid);
+        if is_new {
             let ring = self.source.ring();
             let fds: Vec<_> = [table.reader()].into_iter().chain(ring).collect();
             send(&EventToSwitch::GuestStates, &fds)?;
         }
         let sent = self.sent.entry(pid).or_default();
-        let ports: BTreeSet<_> = self.slots.keys().chain(sent.keys()).copied().collect();
-        for port in ports {
-            let slots = self.slots.get(&port).cloned().unwrap_or_default();
-            if sent.get(&port).map_or(&[][..], Vec::as_slice) != slots {
+        if sent.changes == Some(self.changes) {
+            return Ok(());
+        }
+        let ports = self.slots.keys().chain(sent.ports.keys());
+        for port in ports.copied().collect::<BTreeSet<_>>() {
+            let slots = self.slots.get(&port).map_or(&[][..], Vec::as_slice);
+            if sent.ports.get(&port).map_or(&[][..], Vec::as_slice) != slots {
                 let numbers = slots.iter().map(|slot| slot.0).collect();
                 send(
                     &EventToSwitch::GuestThreads {
@@ -237,12 +230,18 @@ impl Guests {
                     },
                     &[],
                 )?;
-                sent.insert(port, slots);
+                sent.ports.insert(port, slots.to_vec());
             }
         }
-        sent.retain(|_, slots| !slots.is_empty());
+        sent.ports.retain(|_, slots| !slots.is_empty());
+        sent.changes = Some(self.changes);
         Ok(())
     }
+}
+
+/// Returns the time of the clock of searches.
+fn now() -> Duration {
+    Duration::from_nanos(sys::time::monotonic_ns())
 }
 
 impl StateSource {

@@ -1,7 +1,5 @@
 //! Hand-over of the source of vCPU states to the next supervisor.
 
-use std::time::Instant;
-
 use ipc::supervision::GuestStates;
 use vcpus::Table;
 use vcpus::load::{Descriptors, LoadError, Programs};
@@ -59,7 +57,6 @@ impl Guests {
             reason,
             others,
             patterns: passed.threads.into_iter().collect(),
-            search_at: Some(Instant::now()),
             ..Self::default()
         })
     }

@@ -2,7 +2,8 @@
 //! sources must see more than once.
 //!
 //! A search reads what VMMs have chosen: their threads, descriptors and VMs. So it is a round of
-//! turns, each of bounded work; a VMM keeps its former outcome until all its facts are read.
+//! turns, each of bounded work; a VMM keeps its former outcome until all its facts are read. A
+//! round has the VMMs with something new ([`schedule`](super::schedule)), and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,6 +24,7 @@ use vcpus::vcpus::names::{self, Thread};
 use vcpus::vcpus::tracepoints::Tracepoints;
 
 use super::facts::{Facts, Reading};
+use super::schedule::{Open, Schedule, Searched, Seen};
 
 /// Entries of directories that are read in a turn: some ten milliseconds.
 const WORK: usize = 4096;
@@ -31,8 +33,6 @@ const TURN: Duration = Duration::from_millis(200);
 /// Next search while vCPUs are unknown, and evidence is coming: a little more than a window of
 /// [`activity`].
 const SOON: Duration = Duration::from_millis(1100);
-/// Next search while vCPUs are unknown, and no evidence comes.
-const LATER: Duration = Duration::from_secs(5);
 /// Searches without a further thread until the threads that were seen count as all: one second or
 /// more.
 const UNCHANGED: u32 = 2;
@@ -79,6 +79,8 @@ struct Vmm {
     seen: BTreeSet<u32>,
     /// Searches since there was a new one.
     unchanged: u32,
+    /// KVM's tracepoints are needed until its next search.
+    arms: bool,
 }
 
 /// Facts about a VMM at one search.
@@ -100,19 +102,14 @@ impl Process<'_> {
     }
 }
 
-/// Next search that the present state of evidence asks for.
+/// What the search of one VMM asks for.
 #[derive(Debug, Default)]
 struct NextSearch {
-    /// After this time, if that is earlier than otherwise.
-    pause: Option<Duration>,
-    /// KVM's tracepoints are needed until then.
+    /// Another one after this time: evidence is coming.
+    soon: Option<Duration>,
+    open: Open,
+    /// KVM's tracepoints, until the next one.
     arm: bool,
-}
-
-impl NextSearch {
-    fn within(&mut self, pause: Duration) {
-        self.pause = Some(self.pause.map_or(pause, |before| before.min(pause)));
-    }
 }
 
 /// Returns the tracepoints among the descriptors of an upgrade, by copies of these.
@@ -136,6 +133,10 @@ struct Round {
     list: List,
     /// Tracepoints were armed before the search.
     was_armed: bool,
+    /// Entries that were read for the VMM in turn.
+    entries: usize,
+    /// Time of the next turn.
+    turn_at: Duration,
 }
 
 /// KVM's list of VMs, which all VMMs of a round share.
@@ -178,8 +179,11 @@ pub(super) struct Search {
     /// Reason why there is no list of KVM's, at the last search that asked for one.
     no_list: Option<String>,
     counters: Option<Counters>,
+    /// Ports of each VMM.
+    ports: BTreeMap<u32, Vec<PortId>>,
     vmms: BTreeMap<u32, Vmm>,
     outcomes: BTreeMap<PortId, Outcome>,
+    schedule: Schedule,
     round: Option<Round>,
     next: NextSearch,
 }
@@ -226,63 +230,118 @@ impl Search {
         }
     }
 
-    /// Searches the vCPU threads of the VMMs at the other ends of these connections. `now`: of any
-    /// clock.
-    pub(super) fn run<'a>(
+    /// Takes the connections that there are now; the VMMs at the other ends of new ones are searched
+    /// soon. Costs three system calls a connection. `now`: of any clock, the same in all calls.
+    pub(super) fn set_connections<'a>(
         &mut self,
-        connections: impl Iterator<Item = (PortId, BorrowedFd<'a>)>,
-        patterns: &BTreeMap<PortId, String>,
         now: Duration,
+        connections: impl Iterator<Item = (PortId, BorrowedFd<'a>)>,
     ) {
-        let peers: BTreeMap<PortId, Option<u32>> = connections
-            .filter_map(|(port, socket)| Some((port, vmm_at(socket)?)))
-            .collect();
-        self.turn(&peers, patterns, now, &mut Work::of(WORK));
+        let peers = connections.filter_map(|(port, socket)| Some((port, vmm_at(socket)?)));
+        self.set_peers(now, &peers.collect());
     }
 
-    /// Does one turn of the search, or as much as there is to do.
+    fn set_peers(&mut self, now: Duration, peers: &BTreeMap<PortId, Option<u32>>) {
+        let mut ports: BTreeMap<u32, Vec<PortId>> = BTreeMap::new();
+        self.outcomes.retain(|port, _| peers.contains_key(port));
+        for (port, peer) in peers {
+            match peer {
+                Some(vmm) => ports.entry(*vmm).or_default().push(*port),
+                None => {
+                    let reason = "the VMM is in another PID namespace".to_owned();
+                    self.outcomes.insert(*port, Outcome::unknown(reason));
+                }
+            }
+        }
+        let before = std::mem::replace(&mut self.ports, ports);
+        self.schedule.retain(|vmm| self.ports.contains_key(&vmm));
+        self.vmms.retain(|vmm, _| self.ports.contains_key(vmm));
+        for (vmm, of) in &self.ports {
+            if before.get(vmm) != Some(of) {
+                self.schedule.note_event(now, *vmm);
+            }
+        }
+    }
+
+    /// Searches the VMMs of these ports soon.
+    pub(super) fn search_again(&mut self, now: Duration, ports: &BTreeSet<PortId>) {
+        for (vmm, of) in &self.ports {
+            if of.iter().any(|port| ports.contains(port)) {
+                self.schedule.note_event(now, *vmm);
+            }
+        }
+    }
+
+    /// Returns the time of the next turn or visit.
+    pub(super) fn due(&self) -> Option<Duration> {
+        let turn = self.round.as_ref().map(|round| round.turn_at);
+        turn.or_else(|| self.schedule.next())
+    }
+
+    /// Does what is due. Returns whether a VMM was searched.
+    pub(super) fn run(&mut self, now: Duration, patterns: &BTreeMap<PortId, String>) -> bool {
+        self.due().is_some_and(|due| due <= now) && self.turn(now, patterns, &mut Work::of(WORK))
+    }
+
+    /// Does one turn of the search, or as much as there is to do. Returns whether a VMM was
+    /// searched.
     fn turn(
         &mut self,
-        peers: &BTreeMap<PortId, Option<u32>>,
-        patterns: &BTreeMap<PortId, String>,
         now: Duration,
+        patterns: &BTreeMap<PortId, String>,
         work: &mut Work,
-    ) {
-        let mut round = match self.round.take() {
-            Some(round) => round,
-            None => self.begin(peers),
+    ) -> bool {
+        let Some(mut round) = self.round.take().or_else(|| self.begin(now)) else {
+            return false;
         };
-        self.outcomes.retain(|port, _| peers.contains_key(port));
-        let is_there = |vmm: &u32| peers.values().any(|peer| *peer == Some(*vmm));
-        round.todo.retain(is_there);
+        round.todo.retain(|vmm| self.ports.contains_key(vmm));
+        let mut is_any = false;
         while let Some(vmm) = round.todo.first().copied() {
-            if !self.search_ports(vmm, &mut round, (peers, patterns), now, work) {
+            let before = work.used();
+            let is_done = self.search_ports(vmm, &mut round, patterns, now, work);
+            round.entries += work.used() - before;
+            if !is_done {
+                round.turn_at = now + TURN;
                 self.round = Some(round);
-                return;
+                return is_any;
             }
+            is_any = true;
             round.todo.remove(&vmm);
+            let next = std::mem::take(&mut self.next);
+            self.vmms.entry(vmm).or_default().arms = next.arm;
+            let searched = Searched {
+                open: next.open,
+                soon: next.soon,
+                entries: std::mem::take(&mut round.entries),
+            };
+            self.schedule.note_search(now, vmm, &searched);
         }
         if let Some(tracepoints) = &self.tracepoints {
-            tracepoints.arm(self.next.arm);
+            tracepoints.arm(self.vmms.values().any(|vmm| vmm.arms));
         }
+        is_any
     }
 
-    /// Begins a round.
-    fn begin(&mut self, peers: &BTreeMap<PortId, Option<u32>>) -> Round {
-        let todo: BTreeSet<u32> = peers.values().flatten().copied().collect();
-        self.see(todo.clone());
-        self.next = NextSearch::default();
-        for (port, _) in peers.iter().filter(|(_, peer)| peer.is_none()) {
-            let elsewhere = Outcome::unknown("the VMM is in another PID namespace".to_owned());
-            self.outcomes.insert(*port, elsewhere);
+    /// Begins a round with the VMMs that must be searched, if there are any.
+    fn begin(&mut self, now: Duration) -> Option<Round> {
+        let (ports, counters) = (&self.ports, self.counters.as_ref());
+        let todo = self.schedule.visit(now, |vmm| Seen {
+            threads: names::thread_count(vmm),
+            frames: frames_of(counters, ports.get(&vmm).into_iter().flatten()),
+        });
+        if todo.is_empty() {
+            return None;
         }
-        Round {
+        self.see(&todo);
+        Some(Round {
             todo,
             reading: None,
             facts: None,
             list: List::default(),
             was_armed: self.tracepoints.as_ref().is_some_and(Tracepoints::is_armed),
-        }
+            entries: 0,
+            turn_at: now,
+        })
     }
 
     /// Searches the vCPUs of the ports of a VMM; `false`: there is more for the next turn.
@@ -290,21 +349,21 @@ impl Search {
         &mut self,
         vmm: u32,
         round: &mut Round,
-        (peers, patterns): (&BTreeMap<PortId, Option<u32>>, &BTreeMap<PortId, String>),
+        patterns: &BTreeMap<PortId, String>,
         now: Duration,
         work: &mut Work,
     ) -> bool {
         let Some(facts) = round.facts_of(vmm, work) else {
             return false;
         };
-        let ports = peers.iter().filter(|(_, peer)| **peer == Some(vmm));
-        let ports: Vec<PortId> = ports.map(|(port, _)| *port).collect();
+        self.next = NextSearch::default();
+        let ports = self.ports.get(&vmm).cloned().unwrap_or_default();
         let mut outcome = None;
         for port in &ports {
             let found = match patterns.get(port) {
                 Some(pattern) => by_pattern(facts.threads.as_deref(), pattern),
                 None => {
-                    let frames = self.frames_of(ports.iter().copied());
+                    let frames = frames_of(self.counters.as_ref(), &ports);
                     let search = || self.search_vmm(vmm, &facts, (frames, now), round);
                     outcome.get_or_insert_with(search).clone()
                 }
@@ -320,18 +379,6 @@ impl Search {
         outcomes
             .map(|(port, outcome)| (*port, outcome.threads.clone()))
             .collect()
-    }
-
-    /// Returns the time until the next search, or the next turn of one, if that is earlier than
-    /// usual.
-    pub(super) fn pause(&self) -> Option<Duration> {
-        let turn = self.is_under_way().then_some(TURN);
-        turn.or(self.next.pause)
-    }
-
-    /// Returns whether a search needs further turns.
-    pub(super) fn is_under_way(&self) -> bool {
-        self.round.is_some()
     }
 
     /// Returns the report for control.
@@ -365,31 +412,26 @@ impl Search {
         missing.filter(|_| has_kvm).collect()
     }
 
-    /// Takes the threads that were seen by tracepoints, and forgets VMMs that are gone.
-    fn see(&mut self, present: BTreeSet<u32>) {
-        self.vmms.retain(|vmm, _| present.contains(vmm));
+    /// Takes the threads that were seen by tracepoints. These VMMs are searched now.
+    fn see(&mut self, searched: &BTreeSet<u32>) {
         let Some(tracepoints) = &self.tracepoints else {
             return;
         };
-        let mut seen = tracepoints.seen();
-        for vmm in present {
-            let known = self.vmms.entry(vmm).or_default();
-            let before = known.seen.len();
-            known.seen.extend(seen.remove(&vmm).unwrap_or_default());
-            let armed = tracepoints.is_armed();
-            known.unchanged = if known.seen.len() > before {
-                0
-            } else {
-                known.unchanged.saturating_add(u32::from(armed))
-            };
+        let armed = tracepoints.is_armed();
+        for vmm in searched {
+            let known = self.vmms.entry(*vmm).or_default();
+            known.unchanged = known.unchanged.saturating_add(u32::from(armed));
         }
-    }
-
-    fn frames_of(&self, ports: impl Iterator<Item = PortId>) -> u64 {
-        let Some(counters) = &self.counters else {
-            return 0;
-        };
-        ports.map(|port| counters.read(port).to_guest.packets).sum()
+        for (vmm, threads) in tracepoints.seen() {
+            let Some(known) = self.vmms.get_mut(&vmm) else {
+                continue;
+            };
+            let before = known.seen.len();
+            known.seen.extend(threads);
+            if known.seen.len() > before {
+                known.unchanged = 0;
+            }
+        }
     }
 
     /// Searches the vCPUs of a VMM by these facts. `frames`: those that its guest has received.
@@ -415,20 +457,36 @@ impl Search {
         let uses_kvm = process.vcpu_descriptors != Some(0);
         let mut reasons = vec![SearchError::Unnamed];
         if uses_kvm {
+            // Further vCPUs may run later, on threads that are there already.
+            let open = |threads: &[u32]| match process.vcpu_descriptors {
+                Some(count) if count == threads.len() => Open::Nothing,
+                _ => Open::Search { found: true },
+            };
             match self.by_debugfs(&process, &round.list) {
-                Ok(threads) => return Outcome::found(threads, VcpuSource::Debugfs),
+                Ok(threads) => {
+                    self.next.open = open(&threads);
+                    return Outcome::found(threads, VcpuSource::Debugfs);
+                }
                 Err(reason) => reasons.push(reason),
             }
             match self.by_tracepoints(&process) {
                 Ok(threads) => {
                     self.recheck(&process, round.was_armed);
+                    self.next.open = open(&threads);
                     return Outcome::found(threads, VcpuSource::Tracepoints);
                 }
                 Err(reason) => reasons.push(reason),
             }
         }
+        self.next.open = match uses_kvm || process.threads.is_none() {
+            true => Open::Search { found: false },
+            false => Open::Frames { found: false },
+        };
         match self.by_activity(&process) {
-            Ok(threads) => Outcome::found(threads, VcpuSource::Activity),
+            Ok(threads) => {
+                self.next.open = Open::Frames { found: true };
+                Outcome::found(threads, VcpuSource::Activity)
+            }
             Err(reason) => {
                 reasons.push(reason);
                 self.next.arm |= uses_kvm;
@@ -475,7 +533,7 @@ impl Search {
             return Ok(vmm.seen.iter().copied().collect());
         }
         if seen > 0 {
-            self.next.within(SOON);
+            self.next.soon = Some(SOON);
         }
         Err(match process.vcpu_descriptors {
             _ if seen == 0 => SearchError::Unseen,
@@ -489,16 +547,13 @@ impl Search {
     fn recheck(&mut self, process: &Process<'_>, was_armed: bool) {
         if process.vcpu_descriptors.is_none() && !was_armed {
             self.next.arm = true;
-            self.next.within(SOON);
+            self.next.soon = Some(SOON);
         }
     }
 
     /// Returns the threads that ran whenever the guest received frames.
     fn by_activity(&mut self, process: &Process<'_>) -> SearchResult {
-        let Some(threads) = process.thread_ids() else {
-            self.next.within(LATER);
-            return Err(SearchError::HiddenThreads);
-        };
+        let threads = process.thread_ids().ok_or(SearchError::HiddenThreads)?;
         let record = &mut self.vmms.entry(process.id).or_default().record;
         let mut effect = record.effect(process.now, process.frames);
         if effect != Effect::Nothing {
@@ -512,16 +567,24 @@ impl Search {
         let needed = record.needed();
         // The set is compared once more at each usual search.
         if effect == Effect::Begins || (effect == Effect::Ends && found.is_none()) {
-            self.next.within(SOON);
+            self.next.soon = Some(SOON);
         }
-        found.ok_or_else(|| {
-            self.next.within(LATER);
-            match needed {
-                0 => SearchError::NoActivity,
-                _ => SearchError::FewFrames,
-            }
+        found.ok_or(match needed {
+            0 => SearchError::NoActivity,
+            _ => SearchError::FewFrames,
         })
     }
+}
+
+/// Returns the frames that the guest of these ports has received.
+fn frames_of<'a>(counters: Option<&Counters>, ports: impl IntoIterator<Item = &'a PortId>) -> u64 {
+    let Some(counters) = counters else {
+        return 0;
+    };
+    let ports = ports.into_iter();
+    ports
+        .map(|port| counters.read(*port).to_guest.packets)
+        .sum()
 }
 
 impl Round {

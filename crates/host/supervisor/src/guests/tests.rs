@@ -93,6 +93,7 @@ fn a_switch_gets_changes_and_its_successor_everything() {
     let ready = FakeSwitch::default();
     let (a, b) = (vec![Slot(1), Slot(2)], vec![Slot(3)]);
     guests.slots.insert(A, a.clone());
+    guests.changes += 1;
     assert_eq!(ready.listen(&mut guests, 1, 0), (false, vec![]), "no room");
     assert_eq!(
         ready.listen(&mut guests, 1, 1),
@@ -104,11 +105,13 @@ fn a_switch_gets_changes_and_its_successor_everything() {
     );
     assert_eq!(ready.listen(&mut guests, 1, 9), (true, vec![]));
     guests.slots.insert(B, b.clone());
+    guests.changes += 1;
     assert_eq!(
         ready.listen(&mut guests, 1, 9),
         (true, vec![threads_of(B, &b)])
     );
     guests.slots.remove(&A);
+    guests.changes += 1;
     let all = vec![EventToSwitch::GuestStates, threads_of(B, &b)];
     assert_eq!(ready.listen(&mut guests, 2, 9), (true, all));
     assert_eq!(
@@ -169,9 +172,10 @@ fn a_successor_adopts_programs_and_settings() {
     assert_eq!(next.watched().by, "bpf");
     assert_eq!(next.source.table_mut().unwrap().follow(4711), slot);
     assert_eq!((next.by, &next.patterns), (guests.by, &guests.patterns));
-    assert!(next.due().unwrap() <= Instant::now(), "the first search");
-    next.start();
-    assert!(next.due().unwrap() <= Instant::now(), "it is not put off");
+    assert!(
+        next.due().unwrap() <= Instant::now(),
+        "it asks for the connections"
+    );
     let reason = Some("no right".to_owned());
     let (source, by) = (StateSource::Off, GuestStates::Auto);
     let without = Guests {
@@ -238,15 +242,21 @@ fn threads_are_followed_while_desired_and_alive() {
 }
 
 #[test]
-fn searches_become_less_frequent() {
+fn without_connections_there_is_nothing_to_do() {
     let mut guests = imagined();
     let saved_sessions = SavedSessions::default();
-    for _ in SEARCH_DELAYS {
-        assert!(guests.search_at.is_some());
-        guests.search_at = Some(Instant::now());
-        guests.poll(&saved_sessions, &counters());
-    }
-    assert_eq!(guests.search_at, None, "no connections");
-    guests.start();
-    assert!(guests.search_at.is_some());
+    guests.poll(&saved_sessions, &counters());
+    assert_eq!(guests.due(), None);
+    guests.watch(vec![(A, "lcore-*".to_owned())]);
+    assert_eq!(guests.due(), None, "no port has these names yet");
+}
+
+#[test]
+fn what_did_not_fit_is_sent_later() {
+    let mut guests = imagined();
+    guests.poll(&SavedSessions::default(), &counters());
+    guests.send_at = Some(Instant::now());
+    assert!(guests.due().is_some());
+    guests.send_to(&[]);
+    assert_eq!(guests.due(), None);
 }

@@ -96,6 +96,15 @@ impl ThreadScan {
     }
 }
 
+/// Returns the number of threads of a process, by one system call: Linux has it as the number of
+/// links of their directory, plus two (`proc_task_getattr`). `None` if the process is gone, or hidden.
+#[must_use]
+pub fn thread_count(process: u32) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let directory = std::fs::metadata(format!("/proc/{process}/task")).ok()?;
+    Some(directory.nlink())
+}
+
 /// Returns the threads of a process at once.
 ///
 /// # Errors
@@ -215,6 +224,21 @@ mod tests {
     }
 
     #[test]
+    fn a_further_thread_changes_their_number() {
+        let mut cat = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let of_one = thread_count(cat.id()).unwrap();
+        drop(cat.stdin.take());
+        cat.wait().unwrap();
+        // This program has more threads than one that has one.
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(thread_count(std::process::id()).unwrap() > of_one));
+        });
+    }
+
+    #[test]
     fn threads_are_read_in_turns_of_bounded_work() {
         let (keep, wait) = std::sync::mpsc::channel::<()>();
         let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
@@ -260,6 +284,7 @@ mod tests {
         let all = threads_of(std::process::id()).unwrap();
         assert_eq!(named(&all, Some("CPU 7/*")), [id]);
         assert!(threads_of(u32::MAX).is_err());
+        assert_eq!(thread_count(u32::MAX), None);
         drop(keep);
         thread.join().unwrap();
     }

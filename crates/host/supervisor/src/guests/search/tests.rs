@@ -29,6 +29,19 @@ impl Drop for Emulator {
     }
 }
 
+/// A round with this VMM.
+fn round_of(vmm: u32) -> Round {
+    Round {
+        todo: BTreeSet::from([vmm]),
+        reading: None,
+        facts: None,
+        list: List::default(),
+        was_armed: false,
+        entries: 0,
+        turn_at: Duration::ZERO,
+    }
+}
+
 /// Searches once a second, while so many frames arrive each time and the process runs or sleeps.
 /// Returns the last outcome.
 fn search(search: &mut Search, vmm: &Emulator, frames: u64, runs: bool) -> Outcome {
@@ -41,7 +54,7 @@ fn search(search: &mut Search, vmm: &Emulator, frames: u64, runs: bool) -> Outco
             false => std::thread::sleep(Duration::from_millis(30)),
         }
         let now = Duration::from_secs(second);
-        let mut round = search.begin(&BTreeMap::from([(A, Some(vmm.id()))]));
+        let mut round = round_of(vmm.id());
         let work = &mut Work::of(usize::MAX);
         let facts = round.facts_of(vmm.id(), work).unwrap();
         last = search.search_vmm(vmm.id(), &facts, (second * frames, now), &round);
@@ -58,7 +71,8 @@ fn the_thread_that_runs_while_frames_arrive_is_found_by_activity() {
         outcome,
         Outcome::found(vec![vmm.id()], VcpuSource::Activity)
     );
-    assert_eq!(state.pause(), None);
+    assert_eq!(state.next.soon, None);
+    assert_eq!(state.next.open, Open::Frames { found: true });
     state.outcomes.insert(A, outcome);
     let vcpus = PortVcpus {
         found: 1,
@@ -77,7 +91,8 @@ fn nothing_is_guessed() {
     let reason = "no thread has the name of a vCPU; the guest has received too few frames to tell \
                   by activity";
     assert_eq!(outcome, Outcome::unknown(reason.to_owned()));
-    assert_eq!(state.pause(), Some(LATER));
+    assert_eq!(state.next.soon, None);
+    assert_eq!(state.next.open, Open::Frames { found: false });
     assert!(!state.next.arm, "it has no descriptor of KVM's");
     let outcome = search(&mut Search::default(), &sleeps, activity::FRAMES, false);
     assert_eq!(outcome.by, VcpuSource::Unknown);
@@ -110,6 +125,7 @@ fn by_tracepoints(
         record: Record::default(),
         seen: seen.iter().copied().collect(),
         unchanged,
+        arms: false,
     };
     state.vmms.insert(10, vmm);
     let process = Process {
@@ -233,47 +249,78 @@ fn a_turn_of_the_search_has_bounded_work() {
     });
     let [a, b] = [1, 2].map(PortId);
     let peers = BTreeMap::from([(a, Some(vmms[0].id())), (b, Some(vmms[1].id()))]);
-    let mut state = Search::default();
+    let now = Duration::from_secs(1);
+    let patterns = BTreeMap::new();
+    let started = |peers: &BTreeMap<PortId, Option<u32>>| {
+        let mut state = Search::default();
+        state.set_peers(Duration::ZERO, peers);
+        assert!(state.due().is_some_and(|due| due <= now));
+        state
+    };
+    let mut state = started(&peers);
     let (mut turns, mut all) = (0, 0);
     loop {
         let mut work = Work::of(LEAST);
-        state.turn(&peers, &BTreeMap::new(), Duration::from_secs(1), &mut work);
+        state.turn(now, &patterns, &mut work);
         assert!(work.used() <= LEAST);
         turns += 1;
         all += work.used();
-        if !state.is_under_way() {
+        if state.round.is_none() {
             break;
         }
-        assert_eq!(state.pause(), Some(TURN));
+        assert_eq!(state.due(), Some(now + TURN));
         assert!(turns < 100, "it comes to an end");
     }
     // At least a thread and 9 descriptors, and a thread and 3 descriptors.
     assert!(turns >= 4 && all >= 14, "{turns} turns, {all} entries");
-    let mut whole = Search::default();
-    whole.turn(
-        &peers,
-        &BTreeMap::new(),
-        Duration::from_secs(1),
-        &mut Work::of(WORK),
-    );
-    assert!(!whole.is_under_way(), "that is the usual case");
+    let mut whole = started(&peers);
+    assert!(whole.turn(now, &patterns, &mut Work::of(WORK)));
+    assert!(whole.round.is_none(), "that is the usual case");
     assert_eq!(state.outcomes, whole.outcomes);
     assert_eq!(whole.outcomes.len(), 2);
     // A VMM that goes meanwhile ends nothing else.
-    whole.turn(
-        &peers,
-        &BTreeMap::new(),
-        Duration::from_secs(2),
-        &mut Work::of(LEAST),
+    let mut state = started(&peers);
+    state.turn(now, &patterns, &mut Work::of(LEAST));
+    assert!(state.round.is_some());
+    state.set_peers(now, &BTreeMap::from([(b, Some(vmms[1].id()))]));
+    state.turn(now, &patterns, &mut Work::of(WORK));
+    assert!(state.round.is_none());
+    assert_eq!(state.outcomes.keys().collect::<Vec<_>>(), [&b]);
+}
+
+/// A guest that comes costs what it has, however many others there are.
+#[test]
+fn a_connection_has_its_own_vmm_searched_and_no_other() {
+    let vmms: Vec<_> = (0..4).map(|_| Emulator::start("exec sleep 1000")).collect();
+    let peers = |count: usize| -> BTreeMap<PortId, Option<u32>> {
+        let numbered = (0..).map(PortId).zip(&vmms[..count]);
+        numbered.map(|(port, vmm)| (port, Some(vmm.id()))).collect()
+    };
+    let mut state = Search::default();
+    let patterns = BTreeMap::new();
+    let searched = |state: &mut Search, until: Duration| {
+        let mut entries = 0;
+        while let Some(now) = state.due().filter(|now| *now <= until) {
+            let mut work = Work::of(WORK);
+            state.turn(now, &patterns, &mut work);
+            entries += work.used();
+        }
+        entries
+    };
+    state.set_peers(Duration::ZERO, &peers(3));
+    let of_three = searched(&mut state, Duration::from_secs(30));
+    assert!(of_three > 0);
+    assert_eq!(searched(&mut state, Duration::from_secs(3600)), 0, "idle");
+    let now = Duration::from_secs(3600);
+    state.set_peers(now, &peers(4));
+    let of_one = searched(&mut state, now + Duration::from_secs(30));
+    assert!(
+        of_one > 0 && of_one <= of_three / 2,
+        "{of_one} of {of_three}"
     );
-    assert!(whole.is_under_way());
-    let one = BTreeMap::from([(b, Some(vmms[1].id()))]);
-    whole.turn(
-        &one,
-        &BTreeMap::new(),
-        Duration::from_secs(2),
-        &mut Work::of(WORK),
-    );
-    assert!(!whole.is_under_way());
-    assert_eq!(whole.outcomes.keys().collect::<Vec<_>>(), [&b]);
+    assert_eq!(state.outcomes.len(), 4);
+    // Names that an operator changes concern one VMM.
+    state.search_again(2 * now, &BTreeSet::from([PortId(1)]));
+    let named = searched(&mut state, 2 * now + Duration::from_secs(30));
+    assert!(named > 0 && named <= of_three / 2, "{named} of {of_three}");
 }
