@@ -55,8 +55,8 @@ pub use spec::{
 };
 pub use spec::{
     CoalescingSpec, DEFAULT_SEGMENT, DesiredState, MetricsSpec, MirrorDirection, MirrorSpec, Patch,
-    PatchTarget, PipeSpec, PollLimit, PortEnd, PortKey, PortKind, PortPatch, PortSpec, Role,
-    SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac,
+    PatchTarget, PipeSpec, PollLimit, PortEnd, PortKey, PortKind, PortList, PortPatch, PortSpec,
+    Role, SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac,
 };
 pub use spec::{ConnectionsSpec, TimeoutsSpec, parse_seconds};
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};

@@ -270,7 +270,8 @@ mod tests {
             ports: vec![
                 PortSpec::vhost_user("vm1", "vm1.sock"),
                 PortSpec::vhost_user("vm2", "vm2.sock"),
-            ],
+            ]
+            .into(),
             ..DesiredState::default()
         };
         let mut new = old.clone();

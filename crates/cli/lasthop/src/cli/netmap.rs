@@ -98,7 +98,8 @@ mod tests {
                     ..port("lb", "/srv/lb.sock")
                 },
                 PortSpec::vhost_user("vm", "/srv/vm.sock"),
-            ],
+            ]
+            .into(),
             pipes: vec![pipe("p", "p.pipes"), pipe("q", "other.pipes")],
             ..DesiredState::default()
         };

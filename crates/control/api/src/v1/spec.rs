@@ -8,6 +8,7 @@ mod mirror;
 mod patch;
 mod pipe;
 mod port;
+mod port_list;
 mod port_security;
 mod qos;
 mod seconds;
@@ -31,6 +32,7 @@ pub use self::pipe::PipeSpec;
 pub use self::port::{
     AdminState, PortEnd, PortKey, PortKind, PortPatch, PortSpec, Role, UplinkDriver,
 };
+pub use self::port_list::PortList;
 pub use self::port_security::{
     AllowedAddresses, AllowedWord, PortSecuritySpec, PortSecurityStatus,
 };
@@ -94,7 +96,8 @@ pub struct DesiredState {
     pub qos_groups: Vec<QosGroupSpec>,
     /// The attachment points.
     #[serde(default)]
-    pub ports: Vec<PortSpec>,
+    #[schema(value_type = Vec<PortSpec>)]
+    pub ports: PortList,
     /// Access lists. Default: everything is allowed.
     #[serde(default, skip_serializing_if = "says_nothing")]
     #[schema(value_type = AccessModel)]

@@ -284,7 +284,8 @@ mod tests {
             ports: vec![
                 PortSpec::vhost_user("vm1", "vm1.sock"),
                 PortSpec::vhost_user("vm2", "vm2.sock"),
-            ],
+            ]
+            .into(),
             ..DesiredState::default()
         };
         change(&mut state);

@@ -123,7 +123,7 @@ mod tests {
                 json!([{"name": "blue", "vlan": 1}, {"name": "red", "vlan": 2}]),
             )
             .unwrap(),
-            ports: vec![port("a", "blue"), port("b", "default"), trunk],
+            ports: vec![port("a", "blue"), port("b", "default"), trunk].into(),
             fdb: serde_json::from_value(entries).unwrap(),
             ..DesiredState::default()
         }

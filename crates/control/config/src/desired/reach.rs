@@ -180,7 +180,7 @@ mod tests {
             ..PortSpec::new("out".to_owned(), PortKind::User)
         };
         DesiredState {
-            ports: vec![port],
+            ports: vec![port].into(),
             ..DesiredState::default()
         }
     }

@@ -31,7 +31,7 @@ fn segment(name: &str, vlan: Option<u16>) -> SegmentSpec {
 fn state() -> DesiredState {
     let mut state = DesiredState {
         segments: vec![segment("blue", Some(10)), segment("red", None)],
-        ports: vec![port("vm1"), port("vm2")],
+        ports: vec![port("vm1"), port("vm2")].into(),
         ..DesiredState::default()
     };
     check(&state, dir()).unwrap();

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
-use api::v1::{AccessModel, ChunkedList, DesiredState};
+use api::v1::{AccessModel, ChunkedList, DesiredState, PortList, PortSpec};
 use serde::Serialize;
 use wire::hash::{BASIS, fnv1a};
 
@@ -17,26 +17,35 @@ const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 pub fn version(state: &DesiredState) -> String {
     let rest = DesiredState {
         access: Arc::default(),
+        ports: PortList::default(),
         ..state.clone()
     };
-    format!("{:016x}", hash(&rest, of_access(&state.access)))
+    let access = LAST_ACCESS.with_borrow_mut(|last| last.of(&state.access, of_lists));
+    let of_ports = |ports: &Vec<PortSpec>| hash(ports, BASIS);
+    let ports = LAST_PORTS.with_borrow_mut(|last| last.of(state.ports.shared(), of_ports));
+    format!("{:016x}", hash(&(rest, ports), access))
 }
 
 thread_local! {
-    /// Caches the hash of the last access lists: they may be long and change rarely.
-    static LAST: RefCell<(Weak<AccessModel>, u64)> = const { RefCell::new((Weak::new(), 0)) };
+    static LAST_ACCESS: RefCell<Cached<AccessModel>> = const { RefCell::new(Cached::NONE) };
+    static LAST_PORTS: RefCell<Cached<Vec<PortSpec>>> = const { RefCell::new(Cached::NONE) };
 }
 
-fn of_access(access: &Arc<AccessModel>) -> u64 {
-    LAST.with_borrow_mut(|(last, of_last)| {
-        if !last
-            .upgrade()
-            .is_some_and(|last| Arc::ptr_eq(&last, access))
-        {
-            (*last, *of_last) = (Arc::downgrade(access), of_lists(access));
+/// The hash of the last value that was hashed: access lists and ports may be long, and change
+/// rarely.
+struct Cached<T>(Weak<T>, u64);
+
+impl<T> Cached<T> {
+    const NONE: Self = Self(Weak::new(), 0);
+
+    /// Returns the hash of a value, which is computed if it is another one than the last.
+    fn of(&mut self, value: &Arc<T>, hash: impl Fn(&T) -> u64) -> u64 {
+        let last = self.0.upgrade();
+        if !last.is_some_and(|last| Arc::ptr_eq(&last, value)) {
+            *self = Self(Arc::downgrade(value), hash(value));
         }
-        *of_last
-    })
+        self.1
+    }
 }
 
 fn of_lists(access: &AccessModel) -> u64 {

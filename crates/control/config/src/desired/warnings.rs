@@ -116,7 +116,7 @@ mod tests {
 
     fn said(ports: Vec<PortSpec>) -> Vec<String> {
         let state = DesiredState {
-            ports,
+            ports: ports.into(),
             ..DesiredState::default()
         };
         let of = |warning: &Warning| warning.ports.join(" ");
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn one_mac_at_two_ports_of_a_segment_is_a_warning() {
         let state = DesiredState {
-            ports: vec![port("a", &["red", "blue"], MAC), port("b", &["blue"], MAC)],
+            ports: vec![port("a", &["red", "blue"], MAC), port("b", &["blue"], MAC)].into(),
             ..DesiredState::default()
         };
         let warning = Warning {

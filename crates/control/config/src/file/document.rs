@@ -46,7 +46,7 @@ impl From<Tables> for DesiredState {
             segments: tables.segment,
             qos_classes: tables.qos_class,
             qos_groups: tables.qos_group,
-            ports: tables.port,
+            ports: tables.port.into(),
             access: Arc::new(AccessModel {
                 address_sets: tables.address_set.into(),
                 groups: tables.group,

@@ -617,7 +617,7 @@ fn any_state() -> impl Strategy<Value = DesiredState> {
                 .into_iter()
                 .filter(|entry| is_member(&ports, entry))
                 .collect(),
-            ports,
+            ports: ports.into(),
             ..DesiredState::default()
         },
     );

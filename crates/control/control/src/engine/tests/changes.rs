@@ -597,7 +597,7 @@ fn a_whole_state_that_fails_changes_nothing() {
     tap.segment = Some("blue".to_owned());
     world.supervisor().taken.insert("tap0".to_owned());
     let change = whole(&engine, |state| {
-        state.ports = vec![port("vm2", "blue"), tap]
+        state.ports = vec![port("vm2", "blue"), tap].into()
     });
     let problem = engine.try_change(&asked(change)).unwrap_err();
     assert_eq!(problem.field.as_deref(), Some("interface"));

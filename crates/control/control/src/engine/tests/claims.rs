@@ -23,7 +23,7 @@ fn world() -> (World, Engine) {
 
 fn set_ports(engine: &mut Engine, ports: Vec<PortSpec>) {
     let state = DesiredState {
-        ports,
+        ports: ports.into(),
         ..engine.desired().state
     };
     engine.change_to(Change::State(Box::new(state))).unwrap();
@@ -89,7 +89,8 @@ fn claims_of_a_change_that_fails_are_closed() {
             port("vm1", "red"),
             with("vm2", "free.sock"),
             with("vm3", "taken.sock"),
-        ],
+        ]
+        .into(),
         ..engine.desired().state
     };
     let refused = engine.change_to(Change::State(Box::new(state)));

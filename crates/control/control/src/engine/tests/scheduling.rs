@@ -63,7 +63,8 @@ fn desired() -> DesiredState {
             port("vm0", "blue"),
             port("vm1", "blue"),
             port("out", "blue"),
-        ],
+        ]
+        .into(),
         qos_classes: vec![class("storage", 6, Some(4))],
         ..DesiredState::default()
     };

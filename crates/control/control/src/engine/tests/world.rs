@@ -868,7 +868,7 @@ impl World {
         };
         let mut desired = DesiredState {
             segments: vec![segment("blue", 10), segment("red", 20)],
-            ports,
+            ports: ports.into(),
             ..DesiredState::default()
         };
         config::desired::check(&desired, "/run/test".as_ref()).unwrap();

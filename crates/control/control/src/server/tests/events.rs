@@ -103,7 +103,7 @@ async fn dry_runs_and_refused_changes_are_no_events() {
         ..PortSpec::vhost_user("vm1", "vm1.sock")
     };
     let site = Site::start_with(DesiredState {
-        ports: vec![vm1],
+        ports: vec![vm1].into(),
         ..DesiredState::default()
     });
     site.ask(
