@@ -11,11 +11,11 @@ use api::v1::{
     EgressShare, EgressSpec, EgressStatus, FdbDocument, FdbEntry, FdbFilter, FdbFlushResult,
     FlowsDocument, ForwardState, GuestStateStatus, GuestStates, Iommu, MirrorStats, Notifications,
     PipesDocument, PortConnections, PortKind, PortSpec, PortState, PortStats, PortStatus,
-    PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault, RingFormat, Role,
-    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument,
-    TraceOutcome, TraceRequest, Traffic, UserFlowEntry, UserFlowTcp, UserFlowTimer, UserFlowWait,
-    UserFlowsDocument, UserForwardEntry, UserForwardsDocument, UserLeaseEntry, UserLeasesDocument,
-    VcpuSearch, VcpuSource, Work,
+    PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, ProcessUsage, QueueFault,
+    RingFormat, Role, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace,
+    TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, UserFlowEntry, UserFlowTcp,
+    UserFlowTimer, UserFlowWait, UserFlowsDocument, UserForwardEntry, UserForwardsDocument,
+    UserLeaseEntry, UserLeasesDocument, VcpuSearch, VcpuSource, Work,
 };
 use config::desired::qos;
 use ipc::capture::{FrameMetadata, Region, Way};
@@ -29,6 +29,15 @@ use crate::events::Events;
 use crate::metrics::Facts;
 use crate::plan::{Basis, Plan, Request};
 use crate::rule_counts::CountSnapshot;
+
+/// CPU time and memory of the switch.
+const SWITCH_USAGE: ProcessUsage = ProcessUsage {
+    cpu_ms: 1500,
+    wake_ups: 70,
+    resident_bytes: 9 << 20,
+    anonymous_bytes: 2 << 20,
+    mapped_bytes: 16 << 30,
+};
 
 /// The table of connections.
 const TABLE: ConnectionTable = ConnectionTable {
@@ -295,7 +304,7 @@ impl FakeEngine {
             pid: Some(pid),
             uptime_seconds: 3700,
             restarts,
-            usage: None,
+            usage: (name == "switch").then_some(SWITCH_USAGE),
         };
         let segments = self.desired.segments.iter().map(|segment| SegmentStatus {
             name: segment.name.clone(),

@@ -442,6 +442,7 @@ fn events_to_control() -> Vec<EventToControl> {
         wake_ups: 3000,
         resident_bytes: 1 << 30,
         anonymous_bytes: 1 << 20,
+        mapped_bytes: 1 << 40,
     };
     let users = [
         UserPortAnswer::Page {

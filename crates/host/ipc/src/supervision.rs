@@ -246,4 +246,6 @@ pub struct ProcessUsage {
     pub resident_bytes: u64,
     /// Resident memory in bytes that is backed by no file and not shared.
     pub anonymous_bytes: u64,
+    /// Address space in bytes: what is mapped, touched or not.
+    pub mapped_bytes: u64,
 }

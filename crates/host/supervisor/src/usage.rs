@@ -10,7 +10,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 pub(super) fn of(pid: u32) -> Option<ProcessUsage> {
     let text = |file| sys::file::text(format!("/proc/{pid}/{file}")).ok();
     let ticks = cpu_ticks(&text("stat")?)?;
-    let (resident, shared) = pages(&text("statm")?)?;
+    let (mapped, resident, shared) = pages(&text("statm")?)?;
     let bytes = |pages: u64| pages * page_size() as u64;
     Some(ProcessUsage {
         pid,
@@ -18,6 +18,7 @@ pub(super) fn of(pid: u32) -> Option<ProcessUsage> {
         wake_ups: wake_ups(pid),
         resident_bytes: bytes(resident),
         anonymous_bytes: bytes(resident.saturating_sub(shared)),
+        mapped_bytes: bytes(mapped),
     })
 }
 
@@ -53,11 +54,12 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     next()?.checked_add(next()?)
 }
 
-/// Returns pages in RAM, and those of them that belong to files and shared memory.
-fn pages(statm: &str) -> Option<(u64, u64)> {
-    let mut fields = statm.split_whitespace().skip(1);
+/// Returns pages that are mapped, those of them in RAM, and those of these that belong to files and
+/// shared memory.
+fn pages(statm: &str) -> Option<(u64, u64, u64)> {
+    let mut fields = statm.split_whitespace();
     let mut next = || fields.next()?.parse().ok();
-    Some((next()?, next()?))
+    Some((next()?, next()?, next()?))
 }
 
 #[cfg(test)]
@@ -69,7 +71,7 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 9 9 20 0 3 0 1000 0 0";
         assert_eq!(cpu_ticks(stat), Some(300));
         assert_eq!(cpu_ticks("7 (a) S 1 7 7"), None);
-        assert_eq!(pages("1000 30 20 1 0 5 0"), Some((30, 20)));
+        assert_eq!(pages("1000 30 20 1 0 5 0"), Some((1000, 30, 20)));
         assert_eq!(pages("1000 30"), None);
     }
 
@@ -93,6 +95,7 @@ mod tests {
         let own = of(std::process::id()).unwrap();
         assert_eq!(own.pid, std::process::id());
         assert!(own.anonymous_bytes > 0 && own.resident_bytes > own.anonymous_bytes);
+        assert!(own.mapped_bytes > own.resident_bytes);
         assert_eq!(of(0), None);
         assert_eq!(of(u32::MAX), None);
     }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use api::v1::{
     FdbDocument, FdbEntry, GuestStateStatus, GuestStates, MirrorDirection, MirrorStatus, PortKind,
-    PortState, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument, StatusDocument,
-    SwitchStatus,
+    PortState, PortStats, PortStatus, ProcessStatus, ProcessUsage, SegmentStatus, StatsDocument,
+    StatusDocument, SwitchStatus,
 };
 
 pub(super) use acl::{list as access_list, lists as access_lists};
@@ -59,7 +59,21 @@ fn processes(processes: &[ProcessStatus]) -> String {
         .number("PID", |process| or_none(process.pid))
         .number("UP", |process| duration(process.uptime_seconds))
         .number("RESTARTS", |process| process.restarts.to_string())
+        .number("OWN", |process| {
+            memory(process, |used| used.anonymous_bytes)
+        })
+        .number("TOUCHED", |process| {
+            memory(process, |used| used.resident_bytes)
+        })
+        .number("MAPPED", |process| {
+            memory(process, |used| used.mapped_bytes)
+        })
         .format_or("no processes")
+}
+
+/// Formats an amount of a process's memory.
+fn memory(process: &ProcessStatus, amount: fn(&ProcessUsage) -> u64) -> String {
+    or_none(process.usage.as_ref().map(|used| bytes(amount(used))))
 }
 
 fn switch(switch: &SwitchStatus) -> String {

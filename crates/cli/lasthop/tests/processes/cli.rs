@@ -17,10 +17,10 @@ host1: lasthop 0.1.0, up 1 h 1 min
 switch connected to control: 12 cached flows, 40 questions to it (0 dropped), 1 worker, adaptive polling
 vCPU states: off: no rights
 
-PROCESS     STATE    PID         UP  RESTARTS
-supervisor  running  100  1 h 1 min         0
-control     running  101  1 h 1 min         1
-switch      running  102  1 h 1 min         0
+PROCESS     STATE    PID         UP  RESTARTS      OWN  TOUCHED    MAPPED
+supervisor  running  100  1 h 1 min         0        -        -         -
+control     running  101  1 h 1 min         1        -        -         -
+switch      running  102  1 h 1 min         0  2.0 MiB  9.0 MiB  16.0 GiB
 
 PORT  STATE    SEGMENT         KIND        ROLE    QUEUES  RING      MEMORY  SOCKET OR INTERFACE  REASON
 vm1   faulted  blue            vhost-user  server     2/2  split  512.0 MiB  vm1.sock             queue 1: descriptor loop

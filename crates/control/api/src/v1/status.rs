@@ -66,6 +66,10 @@ pub struct ProcessUsage {
     pub resident_bytes: u64,
     /// Anonymous part of the resident memory in bytes: neither backed by a file nor shared.
     pub anonymous_bytes: u64,
+    /// Address space in bytes: what is mapped, like the memory of guests, touched or not. It costs
+    /// no memory.
+    #[serde(default)]
+    pub mapped_bytes: u64,
 }
 
 words! {

@@ -125,6 +125,10 @@ fn processes(facts: &Facts, page: &mut Page) {
         "lasthop_process_anonymous_memory_bytes"
             "Anonymous part of the resident memory: the process's own data."
             used.anonymous_bytes;
+        "lasthop_process_mapped_memory_bytes"
+            "Address space of a process, for the switch including the memory of guests, touched \
+             or not."
+            used.mapped_bytes;
     }
 }
 

@@ -205,6 +205,7 @@ fn facts() -> Facts {
                     wake_ups: 70,
                     resident_bytes: 4096,
                     anonymous_bytes: 1024,
+                    mapped_bytes: 8192,
                 }),
             }],
             segments: vec![SegmentStatus {
@@ -282,6 +283,7 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_process_wakeups_total{process="switch"}                              | 70.0
         lasthop_process_resident_memory_bytes{process="switch"}                      | 4096.0
         lasthop_process_anonymous_memory_bytes{process="switch"}                     | 1024.0
+        lasthop_process_mapped_memory_bytes{process="switch"}                        | 8192.0
         lasthop_port_limit_bytes_per_second{port="vm1",limit="from-guest"}           | 1500.0
         lasthop_port_limit_frames_per_second{port="vm1",limit="multicast"}           | 200.0
         lasthop_egress_bits_total{port="t0",sender="vm1",class="storage"}            | 12304.0

@@ -203,6 +203,7 @@ fn process_status(info: &ProcessInfo, used: Option<&supervision::ProcessUsage>) 
             wake_ups: used.wake_ups,
             resident_bytes: used.resident_bytes,
             anonymous_bytes: used.anonymous_bytes,
+            mapped_bytes: used.mapped_bytes,
         }),
     }
 }

@@ -822,6 +822,7 @@ const CONTROL_USAGE: ProcessUsage = ProcessUsage {
     wake_ups: 70,
     resident_bytes: 8 << 20,
     anonymous_bytes: 2 << 20,
+    mapped_bytes: 9 << 20,
 };
 
 fn processes() -> Vec<ProcessInfo> {
