@@ -1,10 +1,13 @@
 //! A low limit of descriptors: what one port has many of never stops another.
 
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use testkit::frontend::FrontEnd;
 use testkit::lasthop::{Place, Running, listens, port};
-use testkit::wait::wait_until;
+use testkit::wait::{LIMIT, wait_until};
+use testkit::{FakeGuest, GuestConfig};
 
 /// Starts Lasthop with this hard limit of descriptors.
 fn start(place: &Place, config: &str, limit: u64) -> Running {
@@ -114,6 +117,60 @@ fn a_start_with_too_low_a_limit_says_how_many_are_needed() {
     let mut lasthop = start(&place, &config, needed);
     lasthop.wait_ready();
     assert_eq!(lasthop.state("vm300"), "waiting");
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+/// A host that is full: the guests that are up stay, others are refused with the reason, and served
+/// when there is room again.
+#[test]
+fn without_descriptors_for_another_guest_those_that_are_up_stay() {
+    const PORTS: usize = 40;
+    let name = |n: usize| format!("vm{n}");
+    let ports: String = (0..PORTS).map(|n| port(&name(n), "")).collect();
+    let place = Place::new();
+    let config = format!("[switch]\nname = \"full\"\n{ports}");
+    let mut lasthop = start(&place, &config, 320);
+    lasthop.wait_ready();
+    let socket = |n: usize| lasthop.socket(&format!("vm{n}.sock"));
+    let connect = |n: usize| {
+        let config = GuestConfig {
+            timeout: Duration::from_secs(2),
+            ..GuestConfig::default()
+        };
+        let mut guest = FakeGuest::connect(&socket(n), config).ok()?;
+        guest.wait_link().ok().map(|()| guest)
+    };
+    let mut guests: Vec<FakeGuest> = (0..PORTS).map_while(connect).collect();
+    let up = guests.len();
+    assert!((8..PORTS - 3).contains(&up), "{up} guests");
+    // Of those that follow, each is told why.
+    let waiting: Vec<FrontEnd> = (up..up + 3)
+        .map(|n| FrontEnd::connect(&socket(n), LIMIT).unwrap())
+        .collect();
+    for n in up..up + 3 {
+        wait_until("the reason of a refusal", || {
+            let port = lasthop.json(&format!("port show {}", name(n)));
+            let reason = port["reason"].as_str().unwrap_or_default();
+            reason.contains("descriptors") && port["state"] != "up"
+        });
+    }
+    for guest in &mut guests {
+        guest.wait_link().unwrap();
+    }
+    let states = lasthop.json("port list");
+    let states = states["ports"].as_array().unwrap().iter();
+    let up_now = states.filter(|port| port["state"] == "up").count();
+    assert!(up_now + 1 >= up, "{up_now} of {up}");
+    let log = lasthop.log();
+    let lines = log.lines().filter(|line| line.contains("accept failed"));
+    assert!(lines.count() <= 4, "one line a port: {log}");
+    drop(guests.split_off(up - 4));
+    // One of them may have been accepted and closed: a VMM connects again.
+    drop(waiting);
+    for n in up..up + 3 {
+        wait_until("there is room again", || connect(n).is_some());
+    }
     lasthop.end(Signal::TERM);
     assert_eq!(place.left(), [""; 0]);
 }

@@ -547,17 +547,21 @@ impl Attachment {
         self.dial_later();
     }
 
-    /// Starts a short pause: a connection could not be accepted, and is still in the backlog.
-    pub fn accept_failed(&mut self, error: &io::Error) {
-        if self.open.is_none() {
-            // The limit cannot be asked for here.
-            let is_limit = error.raw_os_error() == Some(Errno::MFILE.raw_os_error());
-            self.reason = Some(match is_limit {
-                true => format!("accepts no connection: no descriptors left ({SETTINGS})"),
-                false => format!("accepts no connection: {error}"),
-            });
+    /// Starts a pause: a connection could not be accepted, and is still in the backlog. Returns
+    /// whether the reason is another one than before.
+    pub fn accept_failed(&mut self, error: &io::Error) -> bool {
+        self.admission.accept_pauses.begin_again(Instant::now());
+        if self.open.is_some() {
+            return false;
         }
-        self.admission.failure_pauses.begin_again(Instant::now());
+        // The limit cannot be asked for here.
+        let is_limit = error.raw_os_error() == Some(Errno::MFILE.raw_os_error());
+        let reason = match is_limit {
+            true => format!("accepts no connection: no descriptors left ({SETTINGS})"),
+            false => format!("accepts no connection: {error}"),
+        };
+        let before = self.reason.replace(reason);
+        before != self.reason
     }
 
     /// Returns the end of the present pause.

@@ -95,8 +95,10 @@ impl Process {
             Err(error) => {
                 // The connection stays in the backlog, and epoll would report it at once. The usual
                 // cause is that no descriptor is left.
-                tracing::warn!("accept failed: {error}");
-                port.accept_failed(&error);
+                if port.accept_failed(&error) {
+                    let port = &port.config().name;
+                    tracing::warn!(port, "accept failed: {error}");
+                }
                 self.unwatch_while_paused(id);
             }
         }

@@ -37,6 +37,12 @@ impl Pauses {
         Self::growing_to(Duration::from_secs(1))
     }
 
+    /// Creates pauses after connections that could not be accepted, for lack of descriptors or
+    /// memory: hundreds of VMMs may wait for them, and none of the others may notice that.
+    pub(super) fn after_failed_accept() -> Self {
+        Self::growing_to(Duration::from_secs(1))
+    }
+
     fn growing_to(longest: Duration) -> Self {
         Self::new(Duration::from_millis(1), longest, Duration::from_secs(10))
     }
