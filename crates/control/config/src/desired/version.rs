@@ -27,15 +27,15 @@ pub fn version(state: &DesiredState) -> String {
 }
 
 thread_local! {
-    static LAST_ACCESS: RefCell<Cached<AccessModel>> = const { RefCell::new(Cached::NONE) };
-    static LAST_PORTS: RefCell<Cached<Vec<PortSpec>>> = const { RefCell::new(Cached::NONE) };
+    static LAST_ACCESS: RefCell<CachedHash<AccessModel>> = const { RefCell::new(CachedHash::NONE) };
+    static LAST_PORTS: RefCell<CachedHash<Vec<PortSpec>>> = const { RefCell::new(CachedHash::NONE) };
 }
 
 /// The hash of the last value that was hashed: access lists and ports may be long, and change
 /// rarely.
-struct Cached<T>(Weak<T>, u64);
+struct CachedHash<T>(Weak<T>, u64);
 
-impl<T> Cached<T> {
+impl<T> CachedHash<T> {
     const NONE: Self = Self(Weak::new(), 0);
 
     /// Returns the hash of a value, which is computed if it is another one than the last.

@@ -32,7 +32,7 @@ pub(super) const LATER: Duration = Duration::from_secs(5);
 const MAX_DOUBLINGS: u32 = 4;
 /// VMMs that are looked at in a second.
 const LOOKS_PER_SECOND: usize = 128;
-/// Least time until the next search for each entry that the last one has read: 2 milliseconds. So
+/// Minimum time until the next search for each entry that the last one has read: 2 milliseconds. So
 /// a VMM with all the threads and descriptors that it can have costs a thousandth of a core.
 const PER_ENTRY: Duration = Duration::from_millis(2);
 /// Visits are due at multiples of this, so that many have one wake-up: a second, and a tenth after
@@ -64,7 +64,7 @@ impl Open {
 
 /// Result of a search, as far as it matters for the next one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Searched {
+pub(super) struct SearchReport {
     pub(super) open: Open,
     /// Time of the next search while evidence comes.
     pub(super) soon: Option<Duration>,
@@ -74,7 +74,7 @@ pub(super) struct Searched {
 
 /// State of a VMM at a moment, by which a look tells whether there is something new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct VmmState {
     /// Number of its threads; `None` if it is hidden.
     pub(super) threads: Option<u64>,
     /// Frames that its guest has received.
@@ -91,7 +91,7 @@ struct Visits {
     failures: u32,
     open: Open,
     /// State before the last search.
-    seen: Seen,
+    seen: VmmState,
     /// The next visit is a search.
     is_search: bool,
     /// A visit from this time on is a search.
@@ -100,7 +100,7 @@ struct Visits {
 
 impl Visits {
     /// Returns whether a search may find something else than the last one.
-    fn is_new(&self, now: Duration, seen: Seen) -> bool {
+    fn is_new(&self, now: Duration, seen: VmmState) -> bool {
         let has_frames = || seen.frames.abs_diff(self.seen.frames) >= FRAMES;
         self.is_search
             || seen.threads != self.seen.threads
@@ -164,7 +164,7 @@ impl Schedule {
 
     /// Makes the visits that are due: looks at VMMs with `look`, and returns those that must be
     /// searched.
-    pub(super) fn visit(&mut self, now: Duration, look: impl Fn(u32) -> Seen) -> BTreeSet<u32> {
+    pub(super) fn visit(&mut self, now: Duration, look: impl Fn(u32) -> VmmState) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         while let Some(vmm) = pop_due(&mut self.searches, now) {
             self.take_if_new(now, vmm, look(vmm));
@@ -187,7 +187,7 @@ impl Schedule {
     }
 
     /// Notes a visit. Returns the time until the next one, if there is nothing new.
-    fn take_if_new(&mut self, now: Duration, vmm: u32, seen: Seen) -> Option<Duration> {
+    fn take_if_new(&mut self, now: Duration, vmm: u32, seen: VmmState) -> Option<Duration> {
         let visits = self.vmms.get_mut(&vmm)?;
         visits.at = None;
         if !visits.is_new(now, seen) {
@@ -198,7 +198,7 @@ impl Schedule {
     }
 
     /// Notes the end of a search.
-    pub(super) fn note_search(&mut self, now: Duration, vmm: u32, searched: &Searched) {
+    pub(super) fn note_search(&mut self, now: Duration, vmm: u32, searched: &SearchReport) {
         let Some(visits) = self.vmms.get_mut(&vmm) else {
             return;
         };
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     const VMM: u32 = 7;
-    const SEEN: Seen = Seen {
+    const SEEN: VmmState = VmmState {
         threads: Some(3),
         frames: 0,
     };
@@ -265,8 +265,8 @@ mod tests {
     fn run(
         schedule: &mut Schedule,
         until: Duration,
-        seen: impl Fn(Duration) -> Seen,
-        searched: Searched,
+        seen: impl Fn(Duration) -> VmmState,
+        searched: SearchReport,
     ) -> (Vec<u128>, usize) {
         let (mut searches, mut looks) = (Vec::new(), 0);
         while let Some(now) = schedule.next().filter(|now| *now <= until) {
@@ -289,7 +289,12 @@ mod tests {
     fn a_connection_is_searched_a_few_times_and_then_looked_at() {
         let mut schedule = Schedule::default();
         schedule.note_event(seconds(10), VMM);
-        let all = run(&mut schedule, seconds(1000), |_| SEEN, Searched::default());
+        let all = run(
+            &mut schedule,
+            seconds(1000),
+            |_| SEEN,
+            SearchReport::default(),
+        );
         assert_eq!(all.0, [10_100, 12_000, 16_000, 31_000]);
         assert_eq!(all.1, 32, "a look each half minute");
         schedule.retain(|_| false);
@@ -298,19 +303,19 @@ mod tests {
 
     #[test]
     fn a_further_thread_is_searched_for_and_frames_where_they_may_tell() {
-        let threads = |now: Duration| Seen {
+        let threads = |now: Duration| VmmState {
             threads: Some(3 + u64::from(now > seconds(100))),
             ..SEEN
         };
-        let frames = |now: Duration| Seen {
+        let frames = |now: Duration| VmmState {
             frames: if now > seconds(100) { FRAMES } else { 0 },
             ..SEEN
         };
-        let with = |open| Searched {
+        let with = |open| SearchReport {
             open,
-            ..Searched::default()
+            ..SearchReport::default()
         };
-        type Sight<'a> = &'a dyn Fn(Duration) -> Seen;
+        type Sight<'a> = &'a dyn Fn(Duration) -> VmmState;
         let cases: [(Open, Sight<'_>, &[u128]); 3] = [
             (Open::Nothing, &threads, &[111_000]),
             (Open::Nothing, &frames, &[]),
@@ -329,9 +334,9 @@ mod tests {
     fn without_success_searches_become_less_frequent() {
         let mut schedule = Schedule::default();
         schedule.note_event(Duration::ZERO, VMM);
-        let searched = Searched {
+        let searched = SearchReport {
             open: Open::Search { found: false },
-            ..Searched::default()
+            ..SearchReport::default()
         };
         let (searches, _) = run(&mut schedule, seconds(1000), |_| SEEN, searched);
         let pauses: Vec<_> = searches.windows(2).map(|two| two[1] - two[0]).collect();
@@ -346,7 +351,7 @@ mod tests {
     fn a_vmm_that_is_long_to_read_is_read_rarely() {
         let mut schedule = Schedule::default();
         schedule.note_event(Duration::ZERO, VMM);
-        let searched = Searched {
+        let searched = SearchReport {
             open: Open::Search { found: false },
             soon: Some(seconds(1)),
             entries: 2048 + 65_536,
@@ -364,8 +369,18 @@ mod tests {
         let per_second = |vmms: u32| {
             let mut schedule = Schedule::default();
             (0..vmms).for_each(|vmm| schedule.note_event(Duration::ZERO, vmm));
-            run(&mut schedule, seconds(100), |_| SEEN, Searched::default());
-            let (searches, looks) = run(&mut schedule, seconds(700), |_| SEEN, Searched::default());
+            run(
+                &mut schedule,
+                seconds(100),
+                |_| SEEN,
+                SearchReport::default(),
+            );
+            let (searches, looks) = run(
+                &mut schedule,
+                seconds(700),
+                |_| SEEN,
+                SearchReport::default(),
+            );
             assert!(searches.is_empty());
             looks / 600
         };
@@ -381,7 +396,7 @@ mod tests {
         let found = schedule.visit(seconds(1), |_| SEEN);
         assert!(found.contains(&VMM));
         schedule.note_event(seconds(1), VMM);
-        schedule.note_search(seconds(9), VMM, &Searched::default());
+        schedule.note_search(seconds(9), VMM, &SearchReport::default());
         assert_eq!(schedule.next(), Some(Duration::from_millis(1100)));
     }
 }

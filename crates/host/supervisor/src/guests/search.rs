@@ -24,7 +24,7 @@ use vcpus::vcpus::names::{self, Thread};
 use vcpus::vcpus::tracepoints::Tracepoints;
 
 use super::facts::{Facts, Reading};
-use super::schedule::{Open, Schedule, Searched, Seen};
+use super::schedule::{Open, Schedule, SearchReport, VmmState};
 
 /// Entries of directories that are read in a turn: some ten milliseconds.
 const WORK: usize = 4096;
@@ -309,7 +309,7 @@ impl Search {
             round.todo.remove(&vmm);
             let next = std::mem::take(&mut self.next);
             self.vmms.entry(vmm).or_default().arms = next.arm;
-            let searched = Searched {
+            let searched = SearchReport {
                 open: next.open,
                 soon: next.soon,
                 entries: std::mem::take(&mut round.entries),
@@ -325,7 +325,7 @@ impl Search {
     /// Begins a round with the VMMs that must be searched, if there are any.
     fn begin(&mut self, now: Duration) -> Option<Round> {
         let (ports, counters) = (&self.ports, self.counters.as_ref());
-        let todo = self.schedule.visit(now, |vmm| Seen {
+        let todo = self.schedule.visit(now, |vmm| VmmState {
             threads: names::thread_count(vmm),
             frames: frames_of(counters, ports.get(&vmm).into_iter().flatten()),
         });
