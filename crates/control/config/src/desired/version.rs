@@ -28,7 +28,8 @@ pub fn version(state: &DesiredState) -> String {
 
 thread_local! {
     static LAST_ACCESS: RefCell<CachedHash<AccessModel>> = const { RefCell::new(CachedHash::NONE) };
-    static LAST_PORTS: RefCell<CachedHash<Vec<PortSpec>>> = const { RefCell::new(CachedHash::NONE) };
+    static LAST_PORTS: RefCell<CachedHash<Vec<PortSpec>>> =
+        const { RefCell::new(CachedHash::NONE) };
 }
 
 /// The hash of the last value that was hashed: access lists and ports may be long, and change

@@ -116,8 +116,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the state file if an FDB entry was learned, used, moved or forgotten since. Changes of
-    /// the desired state, bindings and counters of rules are saved as they are made.
+    /// Writes the state file if an FDB entry was learned, used, moved or forgotten since. Changes
+    /// of the desired state, bindings and counters of rules are saved as they are made.
     ///
     /// # Errors
     /// As [`Store::save`].

@@ -40,15 +40,15 @@ const PER_ENTRY: Duration = Duration::from_millis(2);
 const GRID: Duration = Duration::from_secs(1);
 const EVENT_GRID: Duration = DELAYS[0];
 
-/// What a search has left open about a VMM.
+/// Questions that a search has left open about a VMM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Open {
     /// Nothing: a further vCPU would be a further thread.
     #[default]
     Nothing,
-    /// What frames to the guest tell; the vCPUs are known so far, or not.
+    /// Frames to the guest may tell more; the vCPUs are known so far, or not.
     Frames { found: bool },
-    /// What another search may tell by itself.
+    /// Another search may tell more by itself; as above.
     Search { found: bool },
 }
 

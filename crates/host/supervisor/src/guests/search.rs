@@ -102,7 +102,7 @@ impl Process<'_> {
     }
 }
 
-/// What the search of one VMM asks for.
+/// The next search that the search of one VMM asks for.
 #[derive(Debug, Default)]
 struct NextSearch {
     /// Another one after this time: evidence is coming.
@@ -230,8 +230,8 @@ impl Search {
         }
     }
 
-    /// Takes the connections that there are now; the VMMs at the other ends of new ones are searched
-    /// soon. Costs three system calls a connection. `now`: of any clock, the same in all calls.
+    /// Takes the connections that there are now; the VMMs at the other ends of new ones are
+    /// searched soon. Costs three system calls a connection. `now`: of any clock, the same in all calls.
     pub(super) fn set_connections<'a>(
         &mut self,
         now: Duration,

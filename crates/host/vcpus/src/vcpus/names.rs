@@ -96,8 +96,9 @@ impl ThreadScan {
     }
 }
 
-/// Returns the number of threads of a process, by one system call: Linux has it as the number of
-/// links of their directory, plus two (`proc_task_getattr`). `None` if the process is gone, or hidden.
+/// Returns the number of threads of a process, by one system call: Linux has it, plus two, as the
+/// number of links of their directory (`proc_task_getattr`). `None` if the process is gone, or
+/// hidden.
 #[must_use]
 pub fn thread_count(process: u32) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;

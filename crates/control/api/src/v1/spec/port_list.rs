@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::PortSpec;
 
 /// The ports of a desired state, which its copies share until one changes them: a host has up to
-/// 1024, and each change of a state makes several copies. Otherwise it is as a vector, in JSON, too.
+/// 1024, and each change of a state makes several copies. Otherwise it is as a vector, and so it is
+/// in JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PortList(Arc<Vec<PortSpec>>);
