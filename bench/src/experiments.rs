@@ -9,6 +9,7 @@ pub(crate) mod coalescing;
 pub(crate) mod connections;
 pub(crate) mod dense;
 pub(crate) mod external;
+pub(crate) mod fleet;
 pub(crate) mod grants;
 pub(crate) mod holding;
 pub(crate) mod kvm;

@@ -215,6 +215,9 @@ enum Experiment {
     /// A host full of idle guests: deaths of the switch and upgrades by their number, beside the
     /// build of --before
     Dense,
+    /// Connections, changes, queries and rest by number of idle guests, beside the build of
+    /// --before
+    Fleet,
 }
 
 impl Experiment {
@@ -377,5 +380,6 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Idle => experiments::ports::idle(plan),
         Experiment::Growth => experiments::ports::growth(plan),
         Experiment::Dense => experiments::dense::dense(plan),
+        Experiment::Fleet => experiments::fleet::fleet(plan),
     }
 }
