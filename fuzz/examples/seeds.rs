@@ -12,8 +12,8 @@ use ipc::supervision::{
     SocketAnswer, SocketRequest, SwitchRequest, UserDriverRequest,
 };
 use ipc::switching::{
-    Clients, FrontEnds, Iommu, PortConfig, PortPhase, PortState, QueueState, Request, Role,
-    Station, StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
+    Clients, FrontEnds, Iommu, PhaseReport, PortConfig, PortPhase, PortState, QueueState, Request,
+    Role, Station, StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use policy::acl::RuleId;
 use policy::{Action, ConnectionChange, ExcludeSetId, SegmentId};
@@ -681,11 +681,11 @@ fn channel() {
     message(
         1,
         "phase",
-        &SwitchEvent::Phase {
+        &SwitchEvent::Phases(vec![PhaseReport {
             port: PortId(1),
             phase: PortPhase::Faulted,
             reason: Some("loop".into()),
-        },
+        }]),
     );
     message(
         2,
