@@ -27,12 +27,12 @@ struct Shared {
 }
 
 /// See the module. They end when it is dropped.
-pub(crate) struct Busy {
+pub(crate) struct BusyThreads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Drop for Busy {
+impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -42,7 +42,7 @@ impl Drop for Busy {
     }
 }
 
-impl Busy {
+impl BusyThreads {
     /// One thread on each of these cores, with the priority of the caller.
     ///
     /// # Errors
@@ -84,9 +84,9 @@ impl Busy {
 /// Counts a second of such threads while nothing else wants their cores, in a time after another.
 ///
 /// # Errors
-/// As [`Busy::on`].
+/// As [`BusyThreads::on`].
 pub(crate) fn alone(cores: &[usize], (settle, time): (Duration, Duration)) -> Result<f64> {
-    let busy = Busy::on(cores)?;
+    let busy = BusyThreads::on(cores)?;
     stop::sleep(settle)?;
     rate(&busy, || stop::sleep(time)).map(|(_, rate)| rate)
 }
@@ -95,7 +95,7 @@ pub(crate) fn alone(cores: &[usize], (settle, time): (Duration, Duration)) -> Re
 ///
 /// # Errors
 /// Of `what`, or they have stopped.
-pub(crate) fn rate<T>(busy: &Busy, what: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+pub(crate) fn rate<T>(busy: &BusyThreads, what: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let (began, before) = (Instant::now(), busy.counted());
     let result = what()?;
     let counted = busy.counted() - before;
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn threads_count_and_end() {
-        let busy = Busy::on(&[0]).expect("there is a core");
+        let busy = BusyThreads::on(&[0]).expect("there is a core");
         let (answer, rate) = rate(&busy, || stop::sleep(Duration::from_millis(5)).map(|()| 1))
             .expect("the thread counts");
         assert_eq!(answer, 1);
         assert!(rate > 0.0);
         drop(busy);
-        assert!(Busy::on(&[100_000]).is_err(), "no such core");
+        assert!(BusyThreads::on(&[100_000]).is_err(), "no such core");
     }
 }

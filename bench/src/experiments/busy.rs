@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::external::{Load, Namespaces, Way};
 use super::parts::{Bound, Part, Run};
 use super::{netmap, pingpong, user};
-use crate::busy::{self, Busy};
+use crate::busy::{self, BusyThreads};
 use crate::plan::{BEFORE, OURS, Plan};
 use crate::report::Report;
 use crate::sample::wait_quiet;
@@ -50,7 +50,7 @@ static LOST: Part = part(
 
 /// Requests of a time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RequestSample {
     pub(crate) a_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -58,7 +58,7 @@ pub(crate) struct Asked {
     pub(crate) wake_ups: f64,
 }
 
-impl Asked {
+impl RequestSample {
     fn values(self) -> [f64; 3] {
         [self.p50_us, self.p99_us, self.wake_ups]
     }
@@ -70,7 +70,7 @@ pub(crate) trait Requests {
     ///
     /// # Errors
     /// None was answered.
-    fn ask(&mut self) -> Result<Asked>;
+    fn ask(&mut self) -> Result<RequestSample>;
 }
 
 /// A row.
@@ -179,7 +179,7 @@ fn take(
         })?;
         let mut beside = 0.0;
         run.take_all(BESIDE.each_ref(), name, x.into(), || {
-            let busy = Busy::on(&cores)?;
+            let busy = BusyThreads::on(&cores)?;
             stop::sleep(plan.settle)?;
             let (asked, rate) = busy::rate(&busy, || ends.ask())?;
             beside = rate;

@@ -31,15 +31,15 @@ const PAIRS: [usize; 2] = [1, 10];
 const LOOK: Duration = Duration::from_micros(100);
 /// Traffic before a trial.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Time in which a trial is watched at least, and that in which it must be over.
+/// Minimum and maximum time of a trial.
 const WATCH: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_secs(30);
 /// Time between two deaths: one soon after a start is followed by a pause of its own, and spare
 /// processes are started after a second.
 const BETWEEN: Duration = Duration::from_millis(1800);
-/// Time in which what was started has settled.
+/// Time until what was started has settled.
 const SETTLES: Duration = Duration::from_secs(2);
-/// Processes whose CPU time is measured, the supervisor first.
+/// Processes with a measured CPU time, the supervisor first.
 const PROCESSES: [&str; 3] = ["supervisor", "lasthop-switch", "lasthop-control"];
 
 /// A process is killed, or all are replaced.
@@ -75,12 +75,12 @@ struct Row {
     reordered: u64,
 }
 
-/// What a number of guests costs without an event.
+/// Costs of a number of guests without an event.
 #[derive(Debug, Serialize)]
 struct Rest {
     build: &'static str,
     guests: usize,
-    /// Time in which all have connected, one after the other.
+    /// Time until all have connected, one after the other.
     connect_s: f64,
     /// CPU time of [`PROCESSES`], % of a core.
     idle_percent: Vec<f64>,

@@ -22,7 +22,7 @@ pub(crate) use self::load::Load;
 use self::tables::Ways;
 use self::world::Used;
 pub(crate) use self::world::{FAR, Namespace, Way, World};
-use super::busy::{Asked, Requests};
+use super::busy::{RequestSample, Requests};
 use crate::hugepages::HugePages;
 use crate::peers::Kind;
 use crate::placement::{Placement, round_trip};
@@ -227,10 +227,10 @@ impl Namespaces {
 }
 
 impl Requests for Namespaces {
-    fn ask(&mut self) -> Result<Asked> {
+    fn ask(&mut self) -> Result<RequestSample> {
         let measured = between_sockets(&self.plan, self.load, &self.world)?;
         let [p50_us, p99_us] = measured.latency_us().context("no answer arrived")?;
-        Ok(Asked {
+        Ok(RequestSample {
             a_second: measured.count as f64 / measured.seconds,
             p50_us,
             p99_us,

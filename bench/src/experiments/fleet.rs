@@ -32,17 +32,17 @@ use crate::stop;
 const GUESTS: [usize; 4] = [10, 100, 500, 1000];
 /// Processes, the supervisor first.
 const PROCESSES: [&str; 3] = ["supervisor", "lasthop-switch", "lasthop-control"];
-/// Time after which searches that follow a connection are over.
+/// Time until searches that follow a connection are over.
 const SETTLES: Duration = Duration::from_secs(25);
 /// Minimum time of a look at idle processes.
 const IDLE: Duration = Duration::from_secs(10);
 /// Stations of the table that is listed, and those of a port.
 const STATIONS: usize = 20_000;
 const OF_PORT: usize = 4000;
-/// Frames that a port sends at once, with new addresses, and the time in which all are learned.
+/// Frames that a port sends at once, with new addresses, and the time until all are learned.
 const AT_ONCE: usize = 100;
 const LEARNS: Duration = Duration::from_secs(60);
-/// Name of the port whose front end is up while the others connect.
+/// Name of the port with a front end that is up while the others connect.
 const STEADY: &str = "steady";
 /// Rules of the list of all ports.
 const RULES: usize = 10;
@@ -368,7 +368,7 @@ impl Host {
         Ok(guests)
     }
 
-    /// `kill -9` of the supervisor, with which all processes end, and a start.
+    /// `kill -9` of the supervisor, so that all processes end, and a start.
     fn death(&mut self, plan: &Plan) -> Result<Values> {
         let (mut all, mut middle) = (Vec::new(), Vec::new());
         for _ in 0..plan.rounds {

@@ -14,7 +14,7 @@ use anyhow::Result;
 use load::lean::{Lean, LeanConfig, Until};
 
 use self::programs::{Poll, World};
-use super::busy::{Asked, Requests};
+use super::busy::{RequestSample, Requests};
 use super::parts::{Part, Run};
 use crate::clients;
 use crate::peers::lasthop as peer;
@@ -201,7 +201,7 @@ impl Pings {
 }
 
 impl Requests for Pings {
-    fn ask(&mut self) -> Result<Asked> {
+    fn ask(&mut self) -> Result<RequestSample> {
         self.0.round_trips(&self.0.ports(), Poll::Adaptive)
     }
 }

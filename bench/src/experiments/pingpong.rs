@@ -9,7 +9,7 @@ use e2e::lasthop::port_table;
 use load::lean::{Lean, LeanConfig, Until};
 use load::vcpu::{Costs, MIN_PAYLOAD, Task};
 
-use super::busy::{Asked, Requests};
+use super::busy::{RequestSample, Requests};
 use super::parts::{Part, Run};
 use crate::clients::guests::{Guests, Shape};
 use crate::clients::{Client as _, Exchange, lean};
@@ -99,7 +99,7 @@ fn sleeping(run: &mut Run<'_>, name: &str, peer: &Peer) -> Result<()> {
     Ok(())
 }
 
-/// Guests at two sockets, on which they listen or the switch does; the first asks the other one.
+/// Guests at two sockets, where they listen or the switch does; the first asks the other one.
 pub(super) fn talking(plan: &Plan, sockets: (&[PathBuf], bool)) -> Result<Guests> {
     let shape = Shape {
         costs: NO_COSTS,
@@ -148,9 +148,9 @@ impl Sleeping {
 }
 
 impl Requests for Sleeping {
-    fn ask(&mut self) -> Result<Asked> {
+    fn ask(&mut self) -> Result<RequestSample> {
         let (last, wake_ups) = talk(&self.plan, &mut self.guests)?;
-        Ok(Asked {
+        Ok(RequestSample {
             a_second: last.answers,
             p50_us: last.p50_us,
             p99_us: last.p99_us,

@@ -18,7 +18,7 @@ use self::loads::{Load, Traffic};
 use self::servers::{ECHO, at};
 pub(super) use self::world::Kind;
 use self::world::World;
-use super::busy::{Asked, Requests};
+use super::busy::{RequestSample, Requests};
 use super::parts::{Bound, Part, Run};
 use crate::plan::Plan;
 use crate::process::wake_ups;
@@ -262,7 +262,7 @@ impl Asking {
 }
 
 impl Requests for Asking {
-    fn ask(&mut self) -> Result<Asked> {
+    fn ask(&mut self) -> Result<RequestSample> {
         let Self {
             plan,
             traffic,

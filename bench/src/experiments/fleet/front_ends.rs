@@ -32,7 +32,7 @@ const USED: u64 = 0x3000;
 const REPLIES: usize = 3 * 20;
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(1);
-/// Time in which all must be served.
+/// Maximum time until all are served.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A guest that is idle.
@@ -137,7 +137,7 @@ impl FrontEnds {
         self.0.iter_mut().for_each(|guest| guest.session = None);
     }
 
-    /// Connects all at once, again and again where nobody listens yet, and waits until they are
+    /// Connects all at once, again and again where nothing listens yet, and waits until they are
     /// served; `meanwhile` is called again and again. Returns the time of each, sorted.
     ///
     /// # Errors

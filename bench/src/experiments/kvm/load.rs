@@ -15,7 +15,7 @@ use super::{
     Contender, LIMIT, POLLS, Scene, aim, exchanges, guest, latencies, part, quantiles, rows,
     wait_found,
 };
-use crate::busy::Busy;
+use crate::busy::BusyThreads;
 use crate::experiments::parts::{Bound, Run};
 use crate::plan::{Plan, progress};
 
@@ -292,7 +292,7 @@ pub(super) fn beside_a_neighbour(run: &mut Run<'_>, contenders: &[Contender]) ->
     const PAUSES: [u64; 3] = [20, 200, 1000];
     let plan = run.plan;
     let parts = latencies("neighbour on the core", "us between answer and frame");
-    let _neighbour = Busy::on(&plan.cores[1..])?;
+    let _neighbour = BusyThreads::on(&plan.cores[1..])?;
     let config = KvmGuestConfig::default();
     exchanges(run, contenders, &config, (parts, &PAUSES), Scene::ask)
 }

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use testkit::process::on_cores;
 
-use crate::experiments::busy::Asked;
+use crate::experiments::busy::RequestSample;
 use crate::peers::lasthop as peer;
 use crate::plan::Plan;
 use crate::process::wake_ups;
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Round trips, some thousands.
-    pub(super) fn round_trips(&self, ends: &Ends, poll: Poll) -> Result<Asked> {
+    pub(super) fn round_trips(&self, ends: &Ends, poll: Poll) -> Result<RequestSample> {
         let [one, other] = &ends.names;
         let mut answers = vec!["pong", "-i", other];
         let count = PINGS.to_string();
@@ -229,7 +229,7 @@ impl World {
         let printed = ping.finish()?;
         drop(pong);
         ensure!(printed.get("lost")? == 0.0, "frames were lost");
-        Ok(Asked {
+        Ok(RequestSample {
             a_second: 1e9 / printed.get("mean_ns")?,
             p50_us: printed.get("p50_ns")? / 1e3,
             p99_us: printed.get("p99_ns")? / 1e3,

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use load::lean::Histogram;
 use sockets::{Errno, Id, Kind};
 
-use super::super::busy::Asked;
+use super::super::busy::RequestSample;
 use super::guest::{Guest, now};
 use super::servers::{self, DATAGRAM, MESSAGE, Servers, at};
 use crate::plan::Plan;
@@ -148,12 +148,12 @@ impl Traffic {
         guest: &mut Guest,
         servers: &Servers,
         plan: &Plan,
-    ) -> Result<Asked> {
+    ) -> Result<RequestSample> {
         self.run(guest, servers, plan.settle)?;
         let slept = wake_ups();
         let Tally { count, latency } = self.run(guest, servers, plan.window)?;
         ensure!(count > 0, "no answer arrived");
-        Ok(Asked {
+        Ok(RequestSample {
             a_second: count as f64 / plan.window.as_secs_f64(),
             p50_us: latency.quantile(0.5) as f64 / 1e3,
             p99_us: latency.quantile(0.99) as f64 / 1e3,

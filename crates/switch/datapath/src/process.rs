@@ -97,12 +97,24 @@ struct Process {
 
 /// When the timers of all ports are looked at.
 struct Timers {
-    /// Time before which nothing is due, as far as is known.
+    /// Time of the next thing that is due, as far as is known.
     next: Option<Instant>,
     /// Time of the next look, at the earliest.
     look_at: Instant,
     /// Time of the last check of the workers' loads.
     balanced: Instant,
+}
+
+impl Timers {
+    /// Nothing is known yet.
+    fn start() -> Self {
+        let now = Instant::now();
+        Self {
+            next: None,
+            look_at: now,
+            balanced: now,
+        }
+    }
 }
 
 /// Copies of frames that are requested.
@@ -176,11 +188,7 @@ fn start(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<Pr
         control: None,
         notices,
         workers,
-        timers: Timers {
-            next: None,
-            look_at: Instant::now(),
-            balanced: Instant::now(),
-        },
+        timers: Timers::start(),
         ports: BTreeMap::new(),
         peers: BTreeMap::new(),
         sweeps: PendingSweeps::default(),
@@ -268,8 +276,8 @@ impl Process {
         Ok(())
     }
 
-    /// Does what is due at a port, and finds out when something is due next. That looks at all ports,
-    /// so it is not done for each of many messages that come together.
+    /// Does what is due at a port, and finds out when something is due next. That looks at all
+    /// ports, so it is not done for each of many messages that come together.
     fn look_at_timers(&mut self, now: Instant) {
         self.pauses_due();
         self.warnings_due();

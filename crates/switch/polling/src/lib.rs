@@ -77,8 +77,8 @@ const WAITS_PER_SLEEP: u32 = 1024;
 const FAR_CHEAPER: u32 = 4;
 /// Limit of a balance, prices of a sleep: as many waits of the other kind turn it.
 const MEMORY: i64 = 8;
-/// Maximum time that a peer runs when a call of the thread wakes it on the same core, microseconds: a
-/// thread that is no peer keeps a core for a time slice.
+/// Maximum time that a peer runs when a call of the thread wakes it on the same core, microseconds:
+/// a thread that is no peer keeps a core for a time slice.
 const PEER: Duration = Duration::from_micros(100);
 /// A look is no gain where frames gather for longer than this multiple of a sleep's CPU time.
 const GATHERING: u32 = 4;
@@ -117,7 +117,7 @@ pub struct AdaptivePoll {
     is_shared: bool,
     /// When the thread found frames, as long as it is busy.
     busy_since: Option<Duration>,
-    /// The sum of the times in which it was busy, at most [`PEER`] of each.
+    /// The sum of the times of work, at most [`PEER`] of each.
     busy: Duration,
     /// After a long wait, and after a short one.
     balances: [Balance; 2],

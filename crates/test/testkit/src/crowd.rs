@@ -107,7 +107,7 @@ impl Crowd {
     }
 }
 
-/// What became of the frames of a pair, or of several.
+/// Counts of the frames of a pair, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// Frames that were sent.

@@ -67,7 +67,7 @@ impl Host {
         }
     }
 
-    /// Lets the pairs talk until frames that are sent from now on have arrived.
+    /// Lets the pairs talk until frames that are sent after this call have arrived.
     fn talk_on(&mut self) {
         let sent: Vec<_> = self.pairs.iter().map(Talk::sent).collect();
         self.talk("pairs talk", |host| {

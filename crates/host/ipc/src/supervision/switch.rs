@@ -24,7 +24,7 @@ pub enum SwitchRequest {
     },
     /// About saved sessions of ports; only the serving switch owns them.
     Sessions(SessionRequest),
-    /// What was sent of the saved sessions is prepared; answers [`EventToSwitch::Prepare`].
+    /// The saved sessions that have come are prepared; answers [`EventToSwitch::Prepare`].
     Prepared,
     /// No queue is served any more, and everything that the next switch needs is stored; answers
     /// [`EventToSwitch::Quiesce`].

@@ -40,9 +40,9 @@ const PER_ENTRY: Duration = Duration::from_millis(2);
 const GRID: Duration = Duration::from_secs(1);
 const EVENT_GRID: Duration = DELAYS[0];
 
-/// Questions that a search has left open about a VMM.
+/// Question that a search has left open about a VMM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Open {
+pub(super) enum Question {
     /// Nothing: a further vCPU would be a further thread.
     #[default]
     Nothing,
@@ -52,7 +52,7 @@ pub(super) enum Open {
     Search { found: bool },
 }
 
-impl Open {
+impl Question {
     /// Returns the time between two visits.
     const fn pause(self) -> Duration {
         match self {
@@ -65,14 +65,14 @@ impl Open {
 /// Result of a search, as far as it matters for the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SearchReport {
-    pub(super) open: Open,
+    pub(super) open: Question,
     /// Time of the next search while evidence comes.
     pub(super) soon: Option<Duration>,
     /// Entries of directories that were read.
     pub(super) entries: usize,
 }
 
-/// State of a VMM at a moment, by which a look tells whether there is something new.
+/// State of a VMM at a moment: another one shows that there is something new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct VmmState {
     /// Number of its threads; `None` if it is hidden.
@@ -89,7 +89,7 @@ struct Visits {
     searches: usize,
     /// Searches without success since then.
     failures: u32,
-    open: Open,
+    open: Question,
     /// State before the last search.
     seen: VmmState,
     /// The next visit is a search.
@@ -105,7 +105,7 @@ impl Visits {
         self.is_search
             || seen.threads != self.seen.threads
             || self.search_by.is_some_and(|by| by <= now)
-            || (self.open != Open::Nothing && has_frames())
+            || (self.open != Question::Nothing && has_frames())
     }
 }
 
@@ -206,9 +206,9 @@ impl Schedule {
         visits.searches = (visits.searches + 1).min(DELAYS.len());
         let mut pause = searched.open.pause();
         visits.search_by = match searched.open {
-            Open::Nothing | Open::Frames { .. } => None,
-            Open::Search { found: true } => Some(now + pause),
-            Open::Search { found: false } => {
+            Question::Nothing | Question::Frames { .. } => None,
+            Question::Search { found: true } => Some(now + pause),
+            Question::Search { found: false } => {
                 let doubled = pause * (1 << visits.failures);
                 visits.failures = (visits.failures + 1).min(MAX_DOUBLINGS);
                 Some(now + doubled)
@@ -316,10 +316,10 @@ mod tests {
             ..SearchReport::default()
         };
         type Sight<'a> = &'a dyn Fn(Duration) -> VmmState;
-        let cases: [(Open, Sight<'_>, &[u128]); 3] = [
-            (Open::Nothing, &threads, &[111_000]),
-            (Open::Nothing, &frames, &[]),
-            (Open::Frames { found: false }, &frames, &[101_000]),
+        let cases: [(Question, Sight<'_>, &[u128]); 3] = [
+            (Question::Nothing, &threads, &[111_000]),
+            (Question::Nothing, &frames, &[]),
+            (Question::Frames { found: false }, &frames, &[101_000]),
         ];
         for (open, seen, later) in cases {
             let mut schedule = Schedule::default();
@@ -335,7 +335,7 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.note_event(Duration::ZERO, VMM);
         let searched = SearchReport {
-            open: Open::Search { found: false },
+            open: Question::Search { found: false },
             ..SearchReport::default()
         };
         let (searches, _) = run(&mut schedule, seconds(1000), |_| SEEN, searched);
@@ -352,7 +352,7 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.note_event(Duration::ZERO, VMM);
         let searched = SearchReport {
-            open: Open::Search { found: false },
+            open: Question::Search { found: false },
             soon: Some(seconds(1)),
             entries: 2048 + 65_536,
         };

@@ -24,7 +24,7 @@ use vcpus::vcpus::names::{self, Thread};
 use vcpus::vcpus::tracepoints::Tracepoints;
 
 use super::facts::{Facts, Reading};
-use super::schedule::{Open, Schedule, SearchReport, VmmState};
+use super::schedule::{Question, Schedule, SearchReport, VmmState};
 
 /// Entries of directories that are read in a turn: some ten milliseconds.
 const WORK: usize = 4096;
@@ -107,7 +107,7 @@ impl Process<'_> {
 struct NextSearch {
     /// Another one after this time: evidence is coming.
     soon: Option<Duration>,
-    open: Open,
+    open: Question,
     /// KVM's tracepoints, until the next one.
     arm: bool,
 }
@@ -231,7 +231,8 @@ impl Search {
     }
 
     /// Takes the connections that there are now; the VMMs at the other ends of new ones are
-    /// searched soon. Costs three system calls a connection. `now`: of any clock, the same in all calls.
+    /// searched soon. Costs three system calls a connection. `now`: of any clock, the same in all
+    /// calls.
     pub(super) fn set_connections<'a>(
         &mut self,
         now: Duration,
@@ -459,8 +460,8 @@ impl Search {
         if uses_kvm {
             // Further vCPUs may run later, on threads that are there already.
             let open = |threads: &[u32]| match process.vcpu_descriptors {
-                Some(count) if count == threads.len() => Open::Nothing,
-                _ => Open::Search { found: true },
+                Some(count) if count == threads.len() => Question::Nothing,
+                _ => Question::Search { found: true },
             };
             match self.by_debugfs(&process, &round.list) {
                 Ok(threads) => {
@@ -479,12 +480,12 @@ impl Search {
             }
         }
         self.next.open = match uses_kvm || process.threads.is_none() {
-            true => Open::Search { found: false },
-            false => Open::Frames { found: false },
+            true => Question::Search { found: false },
+            false => Question::Frames { found: false },
         };
         match self.by_activity(&process) {
             Ok(threads) => {
-                self.next.open = Open::Frames { found: true };
+                self.next.open = Question::Frames { found: true };
                 Outcome::found(threads, VcpuSource::Activity)
             }
             Err(reason) => {

@@ -37,13 +37,13 @@ pub(super) struct SavedConnections {
     /// First queues of interfaces; others follow.
     queues: BTreeMap<PortId, Vec<OwnedFd>>,
     whole: BTreeMap<PortId, SavedSide>,
-    /// Ports whose record is malformed, with the sockets of their connections.
+    /// Ports with a malformed record, with the sockets of their connections.
     malformed: BTreeMap<PortId, Option<ForeignFd>>,
-    /// Ports whose connection does not fit.
+    /// Ports with a connection that does not fit.
     refused: Vec<PortId>,
     /// Ports whose connections are to be restored now.
     pub(super) waiting: VecDeque<PortId>,
-    /// Ports whose queues are served again, and whose messages are not handled yet.
+    /// Ports with queues that are served again, and messages that are not handled yet.
     pub(super) restored: Vec<PortId>,
     /// Time since which they are restored.
     pub(super) began: Option<Instant>,
@@ -65,7 +65,7 @@ impl SavedConnections {
         files.extend(numbers.into_iter().zip(fds));
     }
 
-    /// Adds the record of a connection, whose descriptors have come. It replaces one that came
+    /// Adds the record of a connection. Its descriptors have come. It replaces one that came
     /// before, and so do its descriptors.
     pub(super) fn add_record(&mut self, port: PortId, bytes: Vec<u8>, quarantined: bool) {
         let mut files = self.files.remove(&port).unwrap_or_default();

@@ -36,8 +36,8 @@ use crate::worker::{self, Notices, Worker, WorkerHandle};
 /// the worker has time to spare.
 const MIN_LOAD: u64 = 100_000;
 
-/// Jobs for which a worker is woken together while no pair is served. It takes others from its inbox
-/// as long as it is awake.
+/// Jobs that wake a worker together while no pair is served. It takes others from its inbox as long
+/// as it is awake.
 const JOBS_PER_WAKE_UP: u32 = 61;
 
 /// A queue pair of a port.

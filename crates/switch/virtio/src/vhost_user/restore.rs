@@ -73,7 +73,8 @@ impl Session {
         }
     }
 
-    /// Continues the queues of a session that [`Session::restore_stopped`] has returned, at the positions in their rings.
+    /// Continues the queues of a session that [`Session::restore_stopped`] has returned, at the
+    /// positions in their rings.
     pub fn start_restored(&mut self, backend: &mut dyn Backend) {
         // A table is ahead of the record: a queue that lacked translations only may have been
         // started before, and not recorded.

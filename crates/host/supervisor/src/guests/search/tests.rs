@@ -72,7 +72,7 @@ fn the_thread_that_runs_while_frames_arrive_is_found_by_activity() {
         Outcome::found(vec![vmm.id()], VcpuSource::Activity)
     );
     assert_eq!(state.next.soon, None);
-    assert_eq!(state.next.open, Open::Frames { found: true });
+    assert_eq!(state.next.open, Question::Frames { found: true });
     state.outcomes.insert(A, outcome);
     let vcpus = PortVcpus {
         found: 1,
@@ -92,7 +92,7 @@ fn nothing_is_guessed() {
                   by activity";
     assert_eq!(outcome, Outcome::unknown(reason.to_owned()));
     assert_eq!(state.next.soon, None);
-    assert_eq!(state.next.open, Open::Frames { found: false });
+    assert_eq!(state.next.open, Question::Frames { found: false });
     assert!(!state.next.arm, "it has no descriptor of KVM's");
     let outcome = search(&mut Search::default(), &sleeps, activity::FRAMES, false);
     assert_eq!(outcome.by, VcpuSource::Unknown);

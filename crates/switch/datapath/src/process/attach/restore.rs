@@ -76,8 +76,8 @@ pub struct SavedConnection {
     pub numbers: Vec<u64>,
     /// The connection is quarantined: it is to be ended.
     pub quarantined: bool,
-    /// What was restored while the previous switch process served the connection, or the reason
-    /// why it cannot be continued.
+    /// The session as restored while the previous switch process served the connection, or the
+    /// reason why it cannot be continued.
     pub prepared: Option<Result<PreparedSession, String>>,
 }
 
