@@ -364,9 +364,7 @@ impl Lasthop {
             all.map(|of| (of.name.clone(), of.fds, of.threads))
                 .collect()
         };
-        wait_for("spare processes", || {
-            (procfs::spares(self.running.supervisor()).len() == 2).then_some(())
-        });
+        self.running.wait_for_spares();
         let (mut last, mut same) = (self.footprint_now(), 0);
         wait_for("all processes hold the same for a while", || {
             std::thread::sleep(Duration::from_millis(50));

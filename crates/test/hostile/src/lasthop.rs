@@ -18,6 +18,8 @@ impl Lasthop {
         let names: Vec<String> = (0..attackers).map(|n| format!("red{n}")).collect();
         let place = Place::of(bin.join("lasthop"));
         let running = place.try_start(&configuration(&names))?;
+        // Resources are compared with those of now.
+        running.wait_for_spares();
         let socket = |name: &String| running.socket(&format!("{name}.sock"));
         Ok(Self {
             attackers: names.iter().map(socket).collect(),

@@ -250,6 +250,14 @@ impl Running {
         self.process.pid()
     }
 
+    /// Waits until the spare processes of control and of the switch are there, which have
+    /// descriptors in the supervisor.
+    pub fn wait_for_spares(&self) {
+        crate::wait::wait_until("spare processes", || {
+            crate::procfs::spares(self.supervisor()).len() == 2
+        });
+    }
+
     /// Returns the runtime directory.
     #[must_use]
     pub fn folder(&self) -> &Path {
