@@ -14,6 +14,7 @@ pub mod session_store;
 mod sweeps;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod tracking;
 
 use std::collections::BTreeMap;
@@ -56,6 +57,7 @@ use connections::unwatch;
 use mirrors::Mirrors;
 use saved_connections::SavedConnections;
 use sweeps::{PendingSweeps, Progress};
+use timers::{TIMER_INTERVAL, Timers};
 use tracking::{Around, ConnectionTable};
 
 // The memory quota of the process is divided by the number of ports.
@@ -63,8 +65,6 @@ const _: () = assert!(mapping::PORTS == port::counters::MAX_PORTS as u64);
 
 /// Interval between two checks of the workers' loads, seconds.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two looks at the timers of all ports, milliseconds.
-const TIMER_INTERVAL: Duration = Duration::from_millis(1);
 /// Commands of control that are executed in a row.
 const COMMANDS_PER_TURN: usize = 64;
 
@@ -93,28 +93,6 @@ struct Process {
     stop: bool,
     /// The next switch process takes over: no queue is served.
     quiesced: bool,
-}
-
-/// When the timers of all ports are looked at.
-struct Timers {
-    /// Time of the next thing that is due, as far as is known.
-    next: Option<Instant>,
-    /// Time of the next look, at the earliest.
-    look_at: Instant,
-    /// Time of the last check of the workers' loads.
-    balanced: Instant,
-}
-
-impl Timers {
-    /// Nothing is known yet.
-    fn start() -> Self {
-        let now = Instant::now();
-        Self {
-            next: None,
-            look_at: now,
-            balanced: now,
-        }
-    }
 }
 
 /// Copies of frames that are requested.
