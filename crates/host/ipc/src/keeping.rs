@@ -251,6 +251,12 @@ impl SlotSnapshot {
         workers
     }
 
+    /// Returns the ports that workers serve.
+    #[must_use]
+    pub fn served_by_workers(&self) -> Vec<PortId> {
+        ports_of(&self.0[2 + CRASHED..CLOSERS])
+    }
+
     /// Returns whether the session thread made progress since an earlier snapshot.
     #[must_use]
     pub fn session_progressed_since(&self, before: &Self) -> bool {

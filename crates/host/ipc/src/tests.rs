@@ -207,6 +207,7 @@ fn threads_that_do_not_get_on_are_told_from_busy_ones() {
         [b, c],
         "the session thread may wait for a worker"
     );
+    assert_eq!(before.served_by_workers(), [b, c]);
     two.serve(c);
     let now = keeping::SlotSnapshot::at(&file).unwrap();
     assert_eq!(now.stuck_since(&before), [b], "the same port, again");

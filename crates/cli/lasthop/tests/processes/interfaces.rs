@@ -79,11 +79,7 @@ fn an_interface_that_crashes_the_switch_is_taken_out_of_service_and_guests_conti
     let mut lasthop = place.start(&config(&netns));
     wait_until("the interface is there", || lasthop.state("t0") == "up");
     let wire = netns.wire("t0");
-    let mut guests = [1, 2].map(|n| {
-        let socket = place.run_dir().join(format!("vm{n}.sock"));
-        FakeGuest::connect(&socket, GuestConfig::default().guest(n)).unwrap()
-    });
-    // Nobody else sends: this is its number.
+    // No guest is connected: this is its number.
     let stop = Stop::new();
     let t0 = std::thread::scope(|scope| {
         let stopping = stop.at_end();
@@ -91,6 +87,10 @@ fn an_interface_that_crashes_the_switch_is_taken_out_of_service_and_guests_conti
         let t0 = crash_switch_for(&lasthop, |_| true);
         drop(stopping);
         t0
+    });
+    let mut guests = [1, 2].map(|n| {
+        let socket = place.run_dir().join(format!("vm{n}.sock"));
+        FakeGuest::connect(&socket, GuestConfig::default().guest(n)).unwrap()
     });
     let stop = Stop::new();
     std::thread::scope(|scope| {

@@ -89,10 +89,11 @@ fn thread_slots(lasthop: &Running) -> File {
     File::open(path).unwrap()
 }
 
-/// Returns the port that a thread serves, of a stopped switch with one worker.
+/// Returns the port that the worker serves, of a switch with one worker. What the session thread
+/// serves does not count: the worker's death is not that port's.
 fn served(slots: &File) -> Option<PortId> {
     let now = SlotSnapshot::at(slots).unwrap();
-    now.stuck_since(&now).first().copied()
+    now.served_by_workers().first().copied()
 }
 
 /// Returns a thread of a process by its name.
