@@ -36,7 +36,6 @@ const LIST: &[AllowedCall] = &[
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_newfstatat, "the same, in other C libraries"),
     call(libc::SYS_pread64, "translations that a former process has left"),
-    call(libc::SYS_readlinkat, "check that a descriptor is an eventfd"),
     call(libc::SYS_memfd_create, "records of descriptors in flight; rings for control"),
     call(libc::SYS_ftruncate, "their size"),
     call(libc::SYS_eventfd2, "notifications of rings"),

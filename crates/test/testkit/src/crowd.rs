@@ -91,7 +91,12 @@ impl Crowd {
         let at_once = Timespec::default();
         while let Ok(1..) = epoll::wait(&self.calls, spare_capacity(&mut events), Some(&at_once)) {
             for event in events.drain(..) {
-                if let Some(notified) = self.notified.get_mut(event.data.u64() as usize) {
+                let number = event.data.u64() as usize;
+                if let (Some(guest), Some(notified)) =
+                    (self.guests.get(number), self.notified.get_mut(number))
+                {
+                    // A check of the descriptor would be reported again while it is readable.
+                    let _ = rustix::io::read(&guest.pairs[0].rx_call, &mut [0u8; 8]);
                     self.missing -= usize::from(!std::mem::replace(notified, true));
                 }
             }
