@@ -147,9 +147,10 @@ impl<R: Role> Child<R> {
         self.alive.as_ref().map(|a| a.link.as_fd())
     }
 
-    /// Returns the pidfd, which becomes readable when the process ends.
-    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.alive.as_ref().map(|a| a.process.as_fd())
+    /// Returns the descriptors that become readable when the process ends.
+    pub(super) fn ends(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let alive = self.alive.iter();
+        alive.flat_map(|alive| alive.process.sources())
     }
 
     /// Returns the time of the next restart.
@@ -212,8 +213,14 @@ impl<R: Role> Child<R> {
 
     /// Records a heartbeat reply. Returns `false` if no ping was sent.
     pub(super) fn on_heartbeat_reply(&mut self) -> bool {
-        let alive = self.alive.as_mut();
-        alive.is_some_and(|alive| alive.beat.replied())
+        let Some(alive) = &mut self.alive else {
+            return false;
+        };
+        // It has its threads. A driver's interface is free once it is reaped.
+        if R::KIND != Kind::Driver {
+            alive.process.watch_threads();
+        }
+        alive.beat.replied()
     }
 
     /// Returns the time of the next heartbeat check.

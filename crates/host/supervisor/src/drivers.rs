@@ -463,7 +463,7 @@ impl Drivers {
     /// Returns the descriptors to poll.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let living = self.all.iter().flat_map(Driver::sources);
-        living.chain(self.dying.iter().filter_map(Child::pidfd))
+        living.chain(self.dying.iter().flat_map(Child::ends))
     }
 
     /// Returns the time of the next timer.

@@ -49,7 +49,7 @@ pub(super) fn start(supervisor: &mut Supervisor, binaries: &Binaries) -> io::Res
     let mut switch = Child::start(binaries)?;
     let control = Child::start(binaries).inspect_err(|_| end(&mut switch))?;
     let next = HandOver {
-        pair: Pair { control, switch },
+        pair: Pair::new(control, switch),
         table: None,
         stage: Stage::Freezing,
         deadline: Instant::now() + timeouts::PREPARE,
@@ -280,7 +280,9 @@ fn end_both_pairs(supervisor: &mut Supervisor) {
     supervisor.setup.settings.successor = true;
     // The old switch is quiesced; its successor is started when its death is seen. It is the new
     // one that has failed.
-    let Pair { control, switch } = &mut supervisor.pair;
+    let Pair {
+        control, switch, ..
+    } = &mut supervisor.pair;
     switch.excuse_end();
     switch.kill();
     control.excuse_end();

@@ -134,6 +134,8 @@ pub(crate) struct PassedSetup {
 pub(crate) struct PassedPair {
     pub(super) control: PassedChild,
     pub(super) switch: PassedChild,
+    /// The switch's end of their link, if it has not got that yet.
+    pub(super) link: Option<FdIndex>,
 }
 
 /// Control, the switch or a driver.

@@ -104,6 +104,11 @@ fn record<'a>(
         pair: PassedPair {
             control: supervisor.pair.control.pass(outgoing),
             switch: supervisor.pair.switch.pass(outgoing),
+            link: supervisor
+                .pair
+                .link
+                .as_ref()
+                .map(|link| outgoing.add(link.as_fd())),
         },
         saved_sessions: supervisor.saved_sessions.pass(outgoing),
         drivers: supervisor.drivers.pass(outgoing),
@@ -365,9 +370,12 @@ fn take_setup(from: PassedSetup, fds: &mut IncomingFds) -> Result<Setup, RecordE
 }
 
 fn take_pair(from: PassedPair, fds: &mut IncomingFds) -> Result<Pair, RecordError> {
+    let control = Child::take(from.control, fds)?;
+    let switch = Child::take(from.switch, fds)?;
+    let link = from.link.map(|link| fds.take(link)).transpose()?;
     Ok(Pair {
-        control: Child::take(from.control, fds)?,
-        switch: Child::take(from.switch, fds)?,
+        link,
+        ..Pair::new(control, switch)
     })
 }
 

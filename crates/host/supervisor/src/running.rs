@@ -1,5 +1,10 @@
 //! Child process, started by this supervisor or by the one that it replaced.
 //!
+//! The system reports the end of a process once it has freed what the process had, and a switch has
+//! mapped the memory of all guests. Its threads have left the program long before. So the
+//! supervisor watches threads as well ([`Running::watch_threads`]): a process without one that can
+//! run is over, and is reaped later.
+//!
 //! A killed process whose thread waits in the kernel, for example for a file system's daemon that
 //! does not answer, does not end. It is given up after [`GIVE_UP`], if none of its threads can
 //! return from the kernel: it writes to no memory any more, and its successor may start. It stays
@@ -25,52 +30,75 @@ use sys::closer;
 const GIVE_UP: Duration = Duration::from_secs(1);
 /// Time after which that is tried again: 200 milliseconds.
 const RETRY: Duration = Duration::from_millis(200);
-/// Maximum number of processes that are given up at a time. With more, the next one has no
-/// successor until one of them can be reaped.
-const MAX_GIVEN_UP: usize = 8;
+/// Time between two looks at the threads of a process that ends: 200 microseconds at first, then
+/// twice as long each time, at most 100 milliseconds.
+const LOOK: Duration = Duration::from_micros(200);
+const MAX_LOOK: Duration = Duration::from_millis(100);
+/// Time after which a process that is over is reaped: 100 milliseconds. Its successor starts
+/// meanwhile, and the system needs milliseconds to remove a process that had many descriptors.
+const REAP: Duration = Duration::from_millis(100);
+/// Maximum number of processes that are given up or not reaped at a time. With more, the next one
+/// has no successor until it is reaped.
+const MAX_UNREAPED: usize = 8;
 
-/// Processes that were given up.
-static GIVEN_UP: Mutex<Vec<GivenUp>> = Mutex::new(Vec::new());
+/// Processes that are over and not reaped.
+static UNREAPED: Mutex<Vec<Unreaped>> = Mutex::new(Vec::new());
 
-/// Process that was given up and is not reaped.
+/// Process that is over and not reaped.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct GivenUp {
+pub(super) struct Unreaped {
     pub(super) name: String,
     pub(super) pid: Pid,
     /// Time when it was put on the list.
     pub(super) since: Instant,
+    /// It was given up. One that frees its memory is not, for a while.
+    is_given_up: bool,
 }
 
-impl GivenUp {
-    fn new(name: String, pid: Pid) -> Self {
+impl Unreaped {
+    fn new(name: String, pid: Pid, is_given_up: bool) -> Self {
         let since = Instant::now();
-        Self { name, pid, since }
+        Self {
+            name,
+            pid,
+            since,
+            is_given_up,
+        }
     }
 
     fn is_reaped(&self) -> bool {
-        !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None))
+        let is_due = self.is_given_up || self.since.elapsed() >= REAP;
+        is_due && !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None))
+    }
+
+    /// Notes that it takes long.
+    fn give_up_if_due(&mut self) {
+        if !self.is_given_up && self.since.elapsed() >= GIVE_UP {
+            self.is_given_up = true;
+            let (name, pid) = (&self.name, self.pid.as_raw_nonzero().get());
+            tracing::error!(pid, "killed {name} waits in the kernel: given up");
+        }
     }
 }
 
-fn given_up() -> MutexGuard<'static, Vec<GivenUp>> {
-    GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner)
+fn unreaped() -> MutexGuard<'static, Vec<Unreaped>> {
+    UNREAPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reaps the processes that were given up and have ended; returns the others.
-pub(super) fn reap_given_up() -> Vec<GivenUp> {
-    let mut all = given_up();
-    all.retain(|one| {
+/// Reaps the processes that are over and have ended; returns those that were given up.
+pub(super) fn reap_unreaped() -> Vec<Unreaped> {
+    let mut all = unreaped();
+    all.retain_mut(|one| {
         let is_reaped = one.is_reaped();
-        if is_reaped {
-            tracing::info!(
-                pid = one.pid.as_raw_nonzero().get(),
-                "{} ended at last",
-                one.name
-            );
+        let pid = one.pid.as_raw_nonzero().get();
+        match (is_reaped, one.is_given_up) {
+            (true, true) => tracing::info!(pid, "{} ended at last", one.name),
+            (true, false) => tracing::debug!(pid, "{} is reaped", one.name),
+            (false, _) => one.give_up_if_due(),
         }
         !is_reaped
     });
-    all.clone()
+    all.iter().filter(|one| one.is_given_up).cloned().collect()
 }
 
 /// Adopts the children of this process that `known` does not have: those that the supervisor which
@@ -83,7 +111,7 @@ pub(super) fn adopt_given_up(known: &[u32]) {
     let unknown = unknown.filter_map(|child| child.parse().ok());
     for pid in unknown.filter(|pid| !known.contains(pid)) {
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            given_up().push(GivenUp::new("process".to_owned(), pid));
+            unreaped().push(Unreaped::new("process".to_owned(), pid, true));
         }
     }
 }
@@ -92,6 +120,8 @@ pub(super) fn adopt_given_up(known: &[u32]) {
 #[derive(Clone, Copy)]
 enum End {
     Reaped(ExitStatus),
+    /// None of its threads runs the program any more.
+    Left(ExitStatus),
     GivenUp,
 }
 
@@ -103,6 +133,10 @@ pub(super) struct Running {
     end: Option<End>,
     /// Time of the next check whether a killed process is to be given up.
     check_at: Cell<Option<Instant>>,
+    /// Pidfds of two threads: one of them may be the last, which frees the memory before it ends.
+    threads: Vec<OwnedFd>,
+    /// Time of the next look at the threads of a process that ends, and the pause after that.
+    look: Option<(Instant, Duration)>,
 }
 
 impl Running {
@@ -127,6 +161,8 @@ impl Running {
             pidfd: pidfd_open(pid, PidfdFlags::empty())?,
             end: None,
             check_at: Cell::new(None),
+            threads: Vec::new(),
+            look: None,
         })
     }
 
@@ -142,11 +178,12 @@ impl Running {
                 Ok(Some((_, status))) => Some(End::Reaped(ExitStatus::from_raw(status.as_raw()))),
                 // The exit status is lost.
                 Err(Errno::CHILD) => Some(End::Reaped(ExitStatus::from_raw(libc::SIGKILL))),
-                _ => self.give_up(Instant::now()).then_some(End::GivenUp),
+                _ if self.give_up(Instant::now()) => Some(End::GivenUp),
+                _ => self.has_left(Instant::now()).map(End::Left),
             };
         }
         self.end.map(|end| match end {
-            End::Reaped(status) => status,
+            End::Reaped(status) | End::Left(status) => status,
             End::GivenUp => ExitStatus::from_raw(libc::SIGKILL),
         })
     }
@@ -161,6 +198,50 @@ impl Running {
         matches!(self.end, Some(End::GivenUp))
     }
 
+    /// Watches two of its threads, from Linux 6.9 on: their ends are seen before its own.
+    pub(super) fn watch_threads(&mut self) {
+        if self.threads.len() < 2 && self.end.is_none() {
+            let threads = thread_ids(self.id()).take(2);
+            self.threads = threads.filter_map(open_thread).collect();
+        }
+    }
+
+    /// Returns the descriptors to poll: readable when the process or a watched thread has ended.
+    pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        // The end of a thread stays readable.
+        let threads = self.threads.iter().filter(|_| self.look.is_none());
+        std::iter::once(&self.pidfd).chain(threads).map(AsFd::as_fd)
+    }
+
+    /// Returns its exit status if none of its threads runs the program any more.
+    fn has_left(&mut self, now: Instant) -> Option<ExitStatus> {
+        let is_due = match self.look {
+            Some((at, _)) => now >= at,
+            None => self.threads.iter().any(has_ended),
+        };
+        if !is_due {
+            return None;
+        }
+        let look = threads(self.id()).map(|all| ProcessLook::of(all.flatten()));
+        match look.unwrap_or(ProcessLook::Runs) {
+            ProcessLook::Runs => {
+                // The thread ended alone. Others are watched soon.
+                self.threads.clear();
+                self.look = None;
+                return None;
+            }
+            ProcessLook::Left if unreaped().len() < MAX_UNREAPED => {
+                if let Some(status) = exit_status(self.id()) {
+                    return Some(status);
+                }
+            }
+            ProcessLook::Left | ProcessLook::Ends => {}
+        }
+        let pause = self.look.map_or(LOOK, |(_, pause)| pause);
+        self.look = Some((now + pause, (2 * pause).min(MAX_LOOK)));
+        None
+    }
+
     /// Returns whether a killed process is to be given up now.
     fn give_up(&self, now: Instant) -> bool {
         let Some(at) = self.check_at.get() else {
@@ -173,9 +254,9 @@ impl Running {
         if !cannot_return(self.id()) {
             return false;
         }
-        let others = given_up().len();
+        let others = unreaped().len();
         let (name, pid) = (&self.name, self.id());
-        if others >= MAX_GIVEN_UP {
+        if others >= MAX_UNREAPED {
             self.check_at.set(Some(now + GIVE_UP));
             tracing::error!(
                 pid,
@@ -187,9 +268,11 @@ impl Running {
         true
     }
 
-    /// Returns the time of the next check of a killed process.
+    /// Returns the time of the next check of a process that was killed or ends.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.check_at.get().filter(|_| self.end.is_none())
+        let look = self.look.map(|(at, _)| at);
+        let due = self.check_at.get().into_iter().chain(look).min();
+        due.filter(|_| self.end.is_none())
     }
 
     /// Waits until the process has ended, and reaps it; `false` if it has not at the deadline.
@@ -233,12 +316,16 @@ impl Running {
     }
 }
 
-/// A process that is not reaped stays on the list of those that were given up.
+/// A process that is not reaped stays on the list of those.
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.has_ended().is_none() || self.is_given_up() {
-            given_up().push(GivenUp::new(self.name.clone(), self.pid));
-        }
+        self.has_ended();
+        let is_given_up = match self.end {
+            Some(End::Reaped(_)) => return,
+            Some(End::Left(_)) => false,
+            Some(End::GivenUp) | None => true,
+        };
+        unreaped().push(Unreaped::new(self.name.clone(), self.pid, is_given_up));
     }
 }
 
@@ -271,6 +358,61 @@ fn are_lost(pid: u32) -> Option<bool> {
 fn threads(pid: u32) -> Option<impl Iterator<Item = Option<Thread>>> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     Some(threads.map(|thread| Thread::at(&thread.ok()?.path())))
+}
+
+/// Returns the numbers of the threads of a process, the first one first.
+fn thread_ids(pid: u32) -> impl Iterator<Item = i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten();
+    threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Returns the pidfd of a thread; `None` before Linux 6.9.
+fn open_thread(thread: i32) -> Option<OwnedFd> {
+    /// `PIDFD_THREAD` in `linux/pidfd.h`.
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
+    pidfd_open(Pid::from_raw(thread)?, THREAD).ok()
+}
+
+/// Returns whether a thread or process has ended.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let ready = sys::wait::ready(pidfd, PollFlags::IN, Some(Instant::now()));
+    ready.is_ok_and(|ready| !ready.is_empty())
+}
+
+/// Returns the exit status of a process whose threads have left its program; `None` if it is not
+/// shown, or if the process ended by itself, successfully: what it does at its end is waited for.
+fn exit_status(pid: u32) -> Option<ExitStatus> {
+    let stat = sys::file::text(format!("/proc/{pid}/stat")).ok()?;
+    // The status is field 52.
+    let status = sys::procfs::stat_fields(&stat)?.nth(49)?.parse().ok()?;
+    (status != 0).then(|| ExitStatus::from_raw(status))
+}
+
+/// State of a process by its threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ProcessLook {
+    /// A thread goes on.
+    Runs,
+    /// Each thread is dead, in exit(2), or gets there.
+    Ends,
+    /// Each thread is dead or in exit(2).
+    Left,
+}
+
+impl ProcessLook {
+    fn of(threads: impl Iterator<Item = Thread>) -> Self {
+        let looks = threads.map(|thread| match (thread.has_left(), thread.is_killed) {
+            (true, _) => Self::Left,
+            (false, true) => Self::Ends,
+            (false, false) => Self::Runs,
+        });
+        looks.fold(Self::Left, |all, one| match (all, one) {
+            (Self::Runs, _) | (_, Self::Runs) => Self::Runs,
+            (Self::Ends, _) | (_, Self::Ends) => Self::Ends,
+            (Self::Left, Self::Left) => Self::Left,
+        })
+    }
 }
 
 /// State of a thread.
@@ -313,13 +455,14 @@ impl Thread {
         })
     }
 
+    /// Returns whether it is dead or in exit(2).
+    fn has_left(&self) -> bool {
+        self.is_exiting || matches!(&*self.state, "Z" | "X")
+    }
+
     /// Returns whether it never runs code of its program again.
     fn is_lost(&self) -> bool {
-        match &*self.state {
-            "Z" | "X" => true,
-            "D" => self.is_exiting || self.is_killed,
-            _ => self.is_exiting,
-        }
+        self.has_left() || (self.state == "D" && self.is_killed)
     }
 
     /// Returns the closer's number if it is one and has not come back from its last call.
@@ -368,6 +511,110 @@ mod tests {
         assert_eq!(closer("R", 0, KILLED), None);
         let other = KILLED.replace("closer 3", "worker 3");
         assert_eq!(closer("D", 0, &other), None);
+    }
+
+    /// Variable of [`program`] with the time after which its second thread ends, milliseconds.
+    const PROGRAM: &str = "LASTHOP_TEST_PROGRAM";
+
+    /// The program of [`started`]: it has two threads at least.
+    #[test]
+    fn program() {
+        let Some(time) = std::env::var(PROGRAM).ok() else {
+            return;
+        };
+        let time = Duration::from_millis(time.parse().unwrap());
+        let other = std::thread::spawn(move || std::thread::sleep(time));
+        println!("two threads");
+        other.join().unwrap();
+        std::thread::sleep(Duration::from_secs(600));
+    }
+
+    /// Starts a process with two threads at least, of which one ends after a time. Returns it with
+    /// a thread that is not its first.
+    fn started(time: Duration) -> (Running, i32) {
+        let program = std::env::current_exe().unwrap();
+        let child = std::process::Command::new(program)
+            .args(["--exact", "running::tests::program", "--nocapture"])
+            .env(PROGRAM, time.as_millis().to_string())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let running = Running::of("program", &child).unwrap();
+        // Its runner has a thread of its own for the test.
+        let threads = || thread_ids(running.id()).collect::<Vec<_>>();
+        testkit::wait::wait_until("there are threads", || threads().len() >= 3);
+        let thread = threads()[2];
+        (running, thread)
+    }
+
+    /// A debugger that has not taken note of the end of a thread keeps the process from being
+    /// reaped, as memory does that is being freed.
+    #[test]
+    fn a_process_is_over_when_no_thread_runs_its_program() {
+        let (mut running, thread) = started(Duration::from_secs(600));
+        running.watch_threads();
+        if running.threads.is_empty() {
+            return println!("not tested: Linux before 6.9");
+        }
+        assert_eq!(running.sources().count(), 3);
+        assert!(running.has_ended().is_none());
+        let (none, pid) = (std::ptr::null_mut::<libc::c_void>(), running.pid);
+        // SAFETY: the calls take numbers alone.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, none, none), 0);
+            libc::kill(pid.as_raw_nonzero().get(), libc::SIGKILL);
+        }
+        testkit::wait::wait_until("it is over", || running.has_ended().is_some());
+        let status = running.has_ended().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+        assert!(matches!(running.end, Some(End::Left(_))) && !running.is_given_up());
+        drop(running);
+        let is_listed = || unreaped().iter().any(|one| one.pid == pid);
+        reap_unreaped();
+        assert!(is_listed(), "the debugger holds it");
+        let wait = WaitOptions::from_bits_retain(libc::__WALL as u32);
+        waitpid(Pid::from_raw(thread), wait).unwrap();
+        testkit::wait::wait_until("it is reaped", || {
+            reap_unreaped();
+            !is_listed()
+        });
+    }
+
+    #[test]
+    fn a_thread_that_ends_alone_is_no_end_of_its_process() {
+        let (mut running, thread) = started(Duration::from_millis(100));
+        running.threads.extend(open_thread(thread));
+        let Some(of_thread) = running.threads.first() else {
+            return println!("not tested: Linux before 6.9");
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        let ended = sys::wait::ready(of_thread, PollFlags::IN, Some(end)).unwrap();
+        assert!(!ended.is_empty());
+        assert_eq!((running.has_ended(), running.due()), (None, None));
+        assert_eq!(
+            running.sources().count(),
+            1,
+            "it would be readable for ever"
+        );
+        running.kill();
+        assert!(running.ends_by(Instant::now() + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_process_runs_as_long_as_a_thread_does() {
+        let [left, ends, runs] = [("Z", 0, KILLED), ("R", 0, KILLED), ("S", 0, NOT_KILLED)];
+        let look = |all: &[(&str, u32, &str)]| {
+            let all = all
+                .iter()
+                .map(|(state, flags, of)| thread(state, *flags, of));
+            ProcessLook::of(all)
+        };
+        let exits = ("R", 4, NOT_KILLED);
+        assert_eq!(look(&[left, exits]), ProcessLook::Left);
+        assert_eq!(look(&[left, ends, exits]), ProcessLook::Ends);
+        let waits = ("D", 0, KILLED);
+        assert_eq!(look(&[waits]), ProcessLook::Ends, "it may write until then");
+        assert_eq!(look(&[left, ends, runs, left]), ProcessLook::Runs);
     }
 
     #[test]

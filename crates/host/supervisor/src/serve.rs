@@ -65,8 +65,11 @@ fn check_processes(supervisor: &mut Supervisor) {
     if supervisor.pair.switch.is_alive() && !next_receives {
         let sent = supervisor.send_queued(PairRef::Serving);
         supervisor.pair.switch.kill_on_error(sent);
+        supervisor.link_switch();
     }
-    let Pair { control, switch } = &mut supervisor.pair;
+    let Pair {
+        control, switch, ..
+    } = &mut supervisor.pair;
     let sessions = &mut supervisor.saved_sessions;
     // During a hand-over each step has a deadline instead; a quiesced or a waiting switch does not
     // count as hung.
@@ -126,12 +129,14 @@ fn wait(supervisor: &Supervisor, signals: &OwnedFd) -> io::Result<bool> {
 
 /// Returns the time of the next restart or heartbeat check of control and switch.
 fn pair_due(supervisor: &Supervisor) -> Option<Instant> {
-    let Pair { control, switch } = &supervisor.pair;
-    let is_complete = supervisor.switch_is_complete();
+    let Pair {
+        control, switch, ..
+    } = &supervisor.pair;
+    let switch_runs = supervisor.switch_runs();
     let due = [
         control.heartbeat_due(),
         switch.heartbeat_due(),
-        control.restart_at().filter(|_| is_complete),
+        control.restart_at().filter(|_| switch_runs),
         switch.restart_at(),
         control.give_up_due(),
         switch.give_up_due(),
@@ -145,14 +150,16 @@ pub(super) fn stop(supervisor: &mut Supervisor) {
     supervisor.end_spares();
     hand_over::stop(supervisor);
     supervisor.drivers.stop();
-    let Pair { control, switch } = &mut supervisor.pair;
+    let Pair {
+        control, switch, ..
+    } = &mut supervisor.pair;
     // A process that is gone needs no message.
     let _ = control.send(&Control::STOP, &[]);
     let _ = switch.send(&Switch::STOP, &[]);
     let deadline = Instant::now() + timeouts::STOP;
     end_by(deadline, control);
     end_by(deadline, switch);
-    for one in running::reap_given_up() {
+    for one in running::reap_unreaped() {
         let pid = one.pid.as_raw_nonzero().get();
         tracing::error!(pid, "killed {} cannot be reaped: left behind", one.name);
     }

@@ -135,10 +135,7 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
             table,
             thread_slots: sys::file::fixed("lasthop-marks", CRASH_RECORD_LEN)?,
         },
-        pair: Pair {
-            control: Child::start(&binaries)?,
-            switch: Child::start(&binaries)?,
-        },
+        pair: Pair::new(Child::start(&binaries)?, Child::start(&binaries)?),
         binaries,
         started: Instant::now(),
         ready: false,

@@ -23,7 +23,7 @@ use sys::foreign::ForeignFd;
 
 use super::admin::Admin;
 use super::binaries::Binaries;
-use super::child::{Child, Death};
+use super::child::{Child, Death, SwitchChild};
 use super::connection_table::ConnectionTable;
 use super::drivers::Drivers;
 use super::events::PendingEvents;
@@ -158,7 +158,7 @@ impl Supervisor {
         };
         let mut all = vec![own, self.pair.control.info(), self.pair.switch.info()];
         all.extend(self.drivers.processes());
-        all.extend(running::reap_given_up().iter().map(|one| ProcessInfo {
+        all.extend(running::reap_unreaped().iter().map(|one| ProcessInfo {
             name: format!("{} (given up)", one.name),
             pid: one.pid.as_raw_nonzero().get().unsigned_abs(),
             restarts: 0,
@@ -173,6 +173,7 @@ impl Supervisor {
     }
 
     pub(super) fn restart_dead(&mut self) -> io::Result<()> {
+        running::reap_unreaped();
         let died = self.reap_pair();
         for death in died.iter().flatten() {
             self.events.emit_ended(death);
@@ -187,12 +188,13 @@ impl Supervisor {
         if self.pair.switch.restart_if_due(&self.binaries) {
             self.events.emit_restarted(self.pair.switch.info());
             // Control belongs to the dead switch; its successor sets up the new one.
+            self.pair.link = None;
             self.pair.control.excuse_end();
             self.pair.control.kill();
             let sent = self.set_up_switch();
             self.pair.switch.kill_on_error(sent);
         }
-        if self.switch_is_complete() && self.pair.control.restart_if_due(&self.binaries) {
+        if self.switch_runs() && self.pair.control.restart_if_due(&self.binaries) {
             self.events.emit_restarted(self.pair.control.info());
             self.set_up_control();
         }
@@ -214,11 +216,15 @@ impl Supervisor {
         self.pair.switch.end_spare();
     }
 
-    /// Returns whether the switch runs and has all that it gets of the one before. Control is not
-    /// started before.
-    pub(super) fn switch_is_complete(&self) -> bool {
+    /// Returns whether the switch runs. Control is not started before.
+    pub(super) fn switch_runs(&self) -> bool {
         let switch = &self.pair.switch;
-        switch.is_alive() && !switch.is_ending() && !self.has_queued()
+        switch.is_alive() && !switch.is_ending()
+    }
+
+    /// Returns whether the switch runs and has all that it gets of the one before.
+    fn switch_is_complete(&self) -> bool {
+        self.switch_runs() && !self.has_queued()
     }
 
     /// Reaps the processes of the serving pair that have died, in the order of their ends.
@@ -258,7 +264,8 @@ impl Supervisor {
     /// Returns whether control and switch run, and the switch is complete.
     pub(super) fn pair_is_complete(&self) -> bool {
         let control = &self.pair.control;
-        self.switch_is_complete() && control.is_alive() && !control.is_ending()
+        let is_linked = self.switch_is_complete() && self.pair.link.is_none();
+        is_linked && control.is_alive() && !control.is_ending()
     }
 
     /// Applies the configuration file, or once more after the reload in progress.
@@ -349,14 +356,30 @@ impl Supervisor {
         self.drivers.send_offers(send)
     }
 
-    /// Sets up a new control process of the serving pair. One that cannot be set up is killed; if
-    /// it is the switch that cannot receive, this is no failure of control.
+    /// Sets up a new control process of the serving pair, beside a switch that may not be complete.
+    /// One that cannot be set up is killed.
     fn set_up_control(&mut self) {
-        let linked = Self::link(&self.pair);
-        if linked.is_err() {
+        let sent = link::pair().and_then(|(switch_end, control_end)| {
+            self.pair.link = Some(switch_end);
+            self.start_control(&self.pair, &control_end, false)
+        });
+        self.pair.control.kill_on_error(sent);
+        self.link_switch();
+    }
+
+    /// Sends the switch its end of the link with control, once it is complete. If it cannot receive,
+    /// this is no failure of control.
+    pub(super) fn link_switch(&mut self) {
+        if !self.switch_is_complete() {
+            return;
+        }
+        let Some(end) = self.pair.link.take() else {
+            return;
+        };
+        let sent = send_link(&self.pair.switch, &end);
+        if sent.is_err() {
             self.pair.control.excuse_end();
         }
-        let sent = linked.and_then(|end| self.start_control(&self.pair, &end, false));
         self.pair.control.kill_on_error(sent);
     }
 
@@ -365,15 +388,9 @@ impl Supervisor {
     /// # Errors
     /// One of them cannot receive.
     pub(super) fn set_up(&self, pair: &Pair, frozen: bool) -> io::Result<()> {
-        self.start_control(pair, &Self::link(pair)?, frozen)
-    }
-
-    /// Sends the switch one end of a link; returns control's.
-    fn link(pair: &Pair) -> io::Result<OwnedFd> {
         let (switch_end, control_end) = link::pair()?;
-        let fds = [switch_end.as_fd()];
-        pair.switch.send(&EventToSwitch::ControlLink, &fds)?;
-        Ok(control_end)
+        send_link(&pair.switch, &switch_end)?;
+        self.start_control(pair, &control_end, frozen)
     }
 
     fn start_control(&self, pair: &Pair, link: &OwnedFd, frozen: bool) -> io::Result<()> {
@@ -403,4 +420,9 @@ impl Supervisor {
         let fds = socket.into_iter().collect();
         Some(Reply { event, fds })
     }
+}
+
+/// Sends the switch its end of a link with control.
+fn send_link(switch: &SwitchChild, end: &OwnedFd) -> io::Result<()> {
+    switch.send(&EventToSwitch::ControlLink, &[end.as_fd()])
 }

@@ -132,6 +132,8 @@ fn without_descriptors_for_another_guest_those_that_are_up_stay() {
     let config = format!("[switch]\nname = \"full\"\n{ports}");
     let mut lasthop = start(&place, &config, 320);
     lasthop.wait_ready();
+    // The supervisor needs descriptors for them, which it opens soon after the start.
+    lasthop.wait_for_spares();
     let socket = |n: usize| lasthop.socket(&format!("vm{n}.sock"));
     let connect = |n: usize| {
         let config = GuestConfig {

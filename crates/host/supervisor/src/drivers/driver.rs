@@ -475,7 +475,8 @@ impl Driver {
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let child = self.child.as_ref();
         let link = child.filter(|_| !self.killed).and_then(Child::link);
-        link.into_iter().chain(child.and_then(Child::pidfd))
+        link.into_iter()
+            .chain(child.into_iter().flat_map(Child::ends))
     }
 
     fn kill_because(&mut self, reason: &str) {

@@ -134,6 +134,7 @@ fn record() -> Record {
         pair: PassedPair {
             control: child(42, 5),
             switch: child(43, 6),
+            link: Some(index(39)),
         },
         saved_sessions: PassedSessions {
             ports: vec![session],

@@ -86,12 +86,12 @@ impl Sockets {
             self.unlisten(path).map_err(|e| no(SocketKey::Socket, e))?;
         }
         let known = self.listening.get(path);
-        let requested = known.and_then(|listener| listener.requested.as_ref());
-        if let Some((_, peer)) = requested.filter(|(requested, _)| requested == owner) {
-            // Names are not looked up again: they may have been removed.
-            let peer = *peer;
-            let socket = self.listen(path).map_err(no_socket)?;
-            return Ok((socket, peer));
+        if let Some(listener) = known
+            && let Some((_, peer)) = listener.requested.as_ref().filter(|(of, _)| of == owner)
+        {
+            // Names are not looked up again: they may have been removed. Nor is the path.
+            let socket = listener.socket.try_clone().map_err(no_socket)?;
+            return Ok((socket, *peer));
         }
         let named = owners::look_up(owner)?;
         let is_new = known.is_none();

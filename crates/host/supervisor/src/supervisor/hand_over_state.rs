@@ -181,7 +181,7 @@ mod tests {
         let (control, switch) = (ControlChild::idle().0, SwitchChild::idle().0);
         HandOvers {
             next: Some(HandOver {
-                pair: Pair { control, switch },
+                pair: Pair::new(control, switch),
                 table: None,
                 stage,
                 deadline: Instant::now(),

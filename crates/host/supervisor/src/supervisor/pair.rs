@@ -1,7 +1,7 @@
 //! Control and the switch.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitStatus;
 use std::time::Instant;
 
@@ -31,19 +31,33 @@ impl fmt::Display for PairRef {
 pub(crate) struct Pair {
     pub(crate) control: ControlChild,
     pub(crate) switch: SwitchChild,
+    /// The switch's end of its link with control, until it has all that it gets of the switch
+    /// before: it executes orders of control at once.
+    pub(crate) link: Option<OwnedFd>,
 }
 
 impl Pair {
+    /// Returns a pair that is linked, or not yet.
+    pub(crate) fn new(control: ControlChild, switch: SwitchChild) -> Self {
+        Self {
+            control,
+            switch,
+            link: None,
+        }
+    }
+
     /// Returns the descriptors to poll. Those of a control that waits for [`Pair::ended_first`]
     /// stay readable, and are none.
     pub(crate) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let Self { control, switch } = self;
+        let Self {
+            control, switch, ..
+        } = self;
         let polled = Some(control).filter(|control| control.loss_due().is_none());
         let links = polled.and_then(|c| c.link()).into_iter();
         let links = links.chain(switch.link());
         links
-            .chain(polled.and_then(|c| c.pidfd()))
-            .chain(switch.pidfd())
+            .chain(polled.into_iter().flat_map(ControlChild::ends))
+            .chain(switch.ends())
     }
 
     /// Returns the process that has ended before the other one, and its exit status.
@@ -60,7 +74,9 @@ impl Pair {
         control_end: Option<ExitStatus>,
         now: Instant,
     ) -> Option<(Kind, ExitStatus)> {
-        let Self { control, switch } = self;
+        let Self {
+            control, switch, ..
+        } = self;
         let of_switch = switch.has_died().map(|status| (Kind::Switch, status));
         let Some(status) = control_end else {
             return of_switch;

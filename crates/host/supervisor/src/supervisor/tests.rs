@@ -66,7 +66,7 @@ fn world() -> World {
             table: None,
             thread_slots: sys::file::fixed("test", CRASH_RECORD_LEN).unwrap(),
         },
-        pair: Pair { control, switch },
+        pair: Pair::new(control, switch),
         started: Instant::now(),
         ready: true,
         admin,
@@ -425,7 +425,7 @@ impl World {
         let (control, of_control) = ControlChild::idle();
         let (switch, of_switch) = SwitchChild::idle();
         self.supervisor.hand_over.next = Some(HandOver {
-            pair: Pair { control, switch },
+            pair: Pair::new(control, switch),
             stage,
             deadline: Instant::now() + LIMIT,
             asked_to_prepare: false,
@@ -501,13 +501,13 @@ fn a_control_that_died_by_itself_counts_although_the_switch_dies_then() {
 #[test]
 fn control_is_not_started_beside_a_switch_whose_descriptors_are_closed() {
     let mut world = world();
-    assert!(world.supervisor.switch_is_complete());
+    assert!(world.supervisor.switch_runs());
     // The system closes them before the wait status is there.
     world.hang_up_switch();
     world
         .supervisor
         .receive::<Switch>(PairRef::Serving, MAX_MESSAGES);
-    assert!(!world.supervisor.switch_is_complete());
+    assert!(!world.supervisor.switch_runs());
 }
 
 #[test]
@@ -613,7 +613,7 @@ fn a_new_pair_with_another_layout_has_a_table_of_its_own() {
     let ((control, mut of_control), (switch, mut of_switch)) =
         (ControlChild::idle(), SwitchChild::idle());
     world.supervisor.hand_over.next = Some(hand_over_state::HandOver {
-        pair: Pair { control, switch },
+        pair: Pair::new(control, switch),
         table: None,
         stage: hand_over_state::Stage::Preparing,
         deadline: Instant::now(),
