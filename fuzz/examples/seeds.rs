@@ -646,6 +646,7 @@ fn channel() {
             limits: vec![],
             mirrors: vec![],
             peers: vec![],
+            without_listener: vec![PortId(1)],
         },
     );
     let used = StationUse {

@@ -44,7 +44,6 @@ use ipc::state::StateFile;
 use ipc::supervision::{ControlRequest, EventToControl};
 use ipc::switching::{Station, SwitchCommand, SwitchEvent};
 use port::counters::Counters;
-use sys::foreign::ForeignFd;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -65,7 +64,8 @@ use queries::captures::Captures;
 use queries::connections;
 use queries::flow_dumps::FlowDumpQueue;
 use queries::rule_counts::{self, RuleCountRequests};
-use start::{AdoptedState, Start, adopt, receive_start};
+use start::{AdoptedState, adopt};
+pub(crate) use start::{Start, receive_start};
 use stations::StationReports;
 use store::{SAVE_INTERVAL, Store};
 use work::Work;
@@ -100,6 +100,35 @@ pub struct Engine {
     rule_counts: RuleCountRequests,
     stations: StationReports,
     ticks: u64,
+}
+
+/// The parts of an engine that need no switch: the threads of the API and of pipes share them, and
+/// are started while the switch gets what its predecessor had.
+pub(crate) struct EngineParts {
+    events: EventLog,
+    api_gate: ApiGate,
+    pub(crate) pipes: PipeServer,
+}
+
+impl EngineParts {
+    /// Returns the parts, with the server's side of the API gate.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new(frozen: bool) -> io::Result<(Self, ServerGate)> {
+        let (api_gate, server_gate) = gate::install(!frozen);
+        let parts = Self {
+            events: EventLog::default(),
+            api_gate,
+            pipes: PipeServer::new()?,
+        };
+        Ok((parts, server_gate))
+    }
+
+    /// Returns the events.
+    pub(crate) fn events(&self) -> Events {
+        self.events.events.clone()
+    }
 }
 
 /// The engine as its commands share it: each has it between two waits, never during one.
@@ -139,41 +168,46 @@ impl Engine {
     ///
     /// # Errors
     /// A peer that is gone or sends a malformed message, or a desired port that cannot be created.
-    pub async fn start(
+    pub(crate) async fn start(
+        start: Start,
         link: Link<ControlRequest, EventToControl>,
-    ) -> io::Result<(Self, ForeignFd)> {
-        Self::start_with(link, Rc::new(sys::time::monotonic), PEER_TIMEOUT).await
+        parts: EngineParts,
+    ) -> io::Result<Self> {
+        let clock = Rc::new(sys::time::monotonic);
+        Self::start_with(start, link, parts, (clock, PEER_TIMEOUT)).await
     }
 
     async fn start_with(
-        mut link: Link<ControlRequest, EventToControl>,
-        clock: Clock,
-        timeout: Duration,
-    ) -> io::Result<(Self, ForeignFd)> {
-        let start = receive_start(&mut link)?;
+        start: Start,
+        link: Link<ControlRequest, EventToControl>,
+        parts: EngineParts,
+        clock: (Clock, Duration),
+    ) -> io::Result<Self> {
         let loss = SwitchLoss::new(&start.switch, &link)?;
-        loss.reported(Self::start_over(start, link, clock, timeout).await)
+        loss.reported(Self::start_over(start, link, parts, clock).await)
     }
 
     async fn start_over(
         start: Start,
         link: Link<ControlRequest, EventToControl>,
-        clock: Clock,
-        timeout: Duration,
-    ) -> io::Result<(Self, ForeignFd)> {
+        parts: EngineParts,
+        (clock, timeout): (Clock, Duration),
+    ) -> io::Result<Self> {
         let file = StateFile::from_fd(start.state);
         let saved = SavedState::load(&file)?;
         let mut links = Links::new(start.switch, link, timeout)?;
         links.supervisor.start_frozen(start.frozen);
         let watch = links.watch()?;
+        // A successor of a switch that died replies when it has all of that. What the supervisor is
+        // asked for comes meanwhile.
         let adoption = adopt(&mut links.switch);
-        let adopted = watch.complete(|| links.receive(), adoption).await??;
+        let states = links.switch.port_states();
         let dirs = links.supervisor.socket_dirs();
-        let dirs = watch.complete(|| links.receive(), dirs).await??;
         let forwards = links.supervisor.forward_reach();
+        let dirs = watch.complete(|| links.receive(), dirs).await??;
         let forwards = watch.complete(|| links.receive(), forwards).await??;
         let reach = Reach::new(&start.runtime_dir, dirs).with_forwards(forwards);
-        let states = links.switch.port_states();
+        let adopted = watch.complete(|| links.receive(), adoption).await??;
         let (states, _) = watch.complete(|| links.receive(), states).await??;
         let (answers, upcalls) = adopted.region.try_clone()?.control_ends()?;
         let mut engine = Self {
@@ -183,9 +217,9 @@ impl Engine {
             forwarding: Forwarding::new(Rc::clone(&clock), answers, upcalls),
             store: Store::new(file, saved, reach, start.frozen),
             ports: Ports::default(),
-            events: EventLog::default(),
-            api_gate: ApiGate::default(),
-            pipes: PipeServer::new()?,
+            events: parts.events,
+            api_gate: parts.api_gate,
+            pipes: parts.pipes,
             captures: Captures::default(),
             flow_dumps: FlowDumpQueue::default(),
             rule_counts: RuleCountRequests::default(),
@@ -200,10 +234,11 @@ impl Engine {
         let receive = || shared.with(|e| e.links.receive());
         let reconciled = watch.complete(receive, reconciled).await?;
         reconciled.map_err(io::Error::other)?;
+        engine.ports.postpones = false;
         engine.forwarding.upcalls.release();
         engine.check_flows()?;
         engine.forwarding.answers.ring_bell();
-        Ok((engine, start.api))
+        Ok(engine)
     }
 
     /// Adopts the state of the switch, and restores the FDB and the bindings: first the saved
@@ -212,6 +247,7 @@ impl Engine {
         let (epoch, stations) = (adopted.epoch, adopted.stations);
         self.ports.configs = adopted.ports.into_iter().map(|p| (p.id, p)).collect();
         self.ports.peers = adopted.peers.into_iter().collect();
+        self.ports.postpone(adopted.without_listener);
         self.ports.limits = adopted.limits.into_iter().collect();
         self.ports.mirrors = adopted.mirrors;
         if self.store.saved.scheduled {
@@ -233,24 +269,8 @@ impl Engine {
     }
 
     /// Returns the events.
-    #[must_use]
-    pub fn events(&self) -> Events {
+    fn events(&self) -> Events {
         self.events.events.clone()
-    }
-
-    /// Returns the handle of the server of pipes.
-    pub(crate) fn pipe_server(&self) -> &PipeServer {
-        &self.pipes
-    }
-
-    /// Creates the API gate; returns the server's side of it.
-    pub(crate) fn install_gate(&mut self) -> ServerGate {
-        let (api_gate, server_gate) = gate::install(!self.store.frozen);
-        self.api_gate = api_gate;
-        let metrics = self.ports.metrics.as_ref();
-        self.api_gate
-            .serve_metrics(metrics.map(|metrics| metrics.socket.clone()));
-        server_gate
     }
 
     /// Reports ready and serves until the supervisor stops control or is gone.
@@ -276,6 +296,7 @@ impl Engine {
         let mut gate_changes = self.api_gate.changes();
         let engine = SharedEngine::new(self);
         let mut work = Work::new(&engine);
+        work.listen_again();
         loop {
             // A guest can cause upcalls without end: everything else has its turn after each batch.
             let waits = engine.with(Engine::turn)?;

@@ -6,14 +6,15 @@ use std::os::fd::OwnedFd;
 use ipc::link::Link;
 
 use crate::command::engine_channel;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineParts, receive_start};
+use crate::server;
 use crate::server::api_thread::ApiThread;
 
 /// API requests that may be queued.
 const MAX_COMMANDS: usize = 64;
 
 /// Runs control until the supervisor stops it or is gone. `link` is the supervision link. `close`
-/// is called once everything is set up, before the first client is served.
+/// is called once all threads are there, before a message of the switch or of a client is read.
 ///
 /// # Errors
 /// A failed start, or the loss of the switch.
@@ -21,12 +22,21 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (mut engine, api) = runtime.block_on(Engine::start(Link::new(link)))?;
-    engine.pipe_server().start(engine.events())?;
-    let (handle, commands) = engine_channel(MAX_COMMANDS, engine.events());
-    let api_thread = ApiThread(engine.install_gate()).start(api, handle)?;
+    // Beside the wait for the first message.
+    let routes = std::thread::Builder::new()
+        .name("routes".into())
+        .spawn(server::build_routes)?;
+    let mut link = Link::new(link);
+    let start = receive_start(&mut link)?;
     sys::closer::start(process::log::closers::logger(), None)?;
+    let (parts, server_gate) = EngineParts::new(start.frozen)?;
+    parts.pipes.start(parts.events())?;
+    let (handle, commands) = engine_channel(MAX_COMMANDS, parts.events());
+    let api_thread = ApiThread(server_gate).start(start.api.try_clone()?, handle)?;
+    // It ends with system calls that are forbidden then.
+    drop(routes.join());
     close()?;
+    let mut engine = runtime.block_on(Engine::start(start, link, parts))?;
     api_thread.begin();
     runtime.block_on(engine.run(commands))
 }

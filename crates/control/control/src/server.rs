@@ -107,6 +107,7 @@ mod unix;
 
 use std::future::Future;
 use std::io;
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::routing::get;
@@ -182,11 +183,20 @@ fn routes() -> OpenApiRouter<EngineHandle> {
         .merge(events::routes())
 }
 
-/// Returns the routes of the table in this module's documentation.
-pub fn router(engine: EngineHandle) -> Router {
+/// The routes of the table in this module's documentation.
+static ROUTES: LazyLock<Router<EngineHandle>> = LazyLock::new(|| {
     let (router, _) = routes().split_for_parts();
     router
         .fallback(h::unknown_path)
         .method_not_allowed_fallback(h::unknown_method)
-        .with_state(engine)
+});
+
+/// Builds the routes, which takes milliseconds.
+pub(crate) fn build_routes() {
+    LazyLock::force(&ROUTES);
+}
+
+/// Returns the routes for an engine.
+pub fn router(engine: EngineHandle) -> Router {
+    ROUTES.clone().with_state(engine)
 }

@@ -128,6 +128,9 @@ pub enum SwitchCommand {
     },
     /// Create a port. A server port comes with its listening socket.
     AddPort(PortConfig),
+    /// Give a port its listening socket, the descriptor. It lacks one if a switch that died has
+    /// left its connection.
+    Listen(PortId),
     /// Change the attributes that can change under a running guest, MTU and weight, and what holds
     /// for the next connection.
     SetPort(PortConfig),
@@ -381,6 +384,8 @@ pub enum SwitchEvent {
         mirrors: Vec<Mirror>,
         /// The only users whose processes may connect, of those ports that have one.
         peers: Vec<(PortId, u32)>,
+        /// Those that listen and lack their sockets.
+        without_listener: Vec<PortId>,
     },
     /// The answer to [`SwitchCommand::Capture`]. Descriptor: its memory, see [`crate::capture`].
     Capture {

@@ -200,6 +200,13 @@ fn receive_start(
     Ok((settings, counters, slots))
 }
 
+/// Prepares a listening socket of a port. Whoever has connected to it and was not accepted has
+/// nothing to do with others.
+fn own_listener(listener: ForeignFd) -> Result<ForeignFd, String> {
+    rustix::io::ioctl_fionbio(&listener, true).map_err(|e| e.to_string())?;
+    Ok(listener.of(Author::new(None)))
+}
+
 fn random_seed() -> io::Result<u64> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
@@ -555,6 +562,7 @@ impl Process {
                 return Ok(self.change_program(number, program, outdated));
             }
             SwitchCommand::AddPort(config) => self.add_port(config, fds.pop())?,
+            SwitchCommand::Listen(id) => self.set_listener(id, fds.pop())?,
             SwitchCommand::SetPort(config) => self.set_port(&config)?,
             SwitchCommand::SetLimits(id, limits) => self.set_limits(id, limits)?,
             SwitchCommand::SetClasses(priorities) => {
@@ -627,6 +635,7 @@ impl Process {
             limits: self.limits(),
             mirrors: self.observers.mirrors.configs().to_vec(),
             peers: self.peers.iter().map(|(id, user)| (*id, *user)).collect(),
+            without_listener: self.ports_without_listener(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -638,6 +647,25 @@ impl Process {
             .first(move |w| w.set_control(upcalls, answers))?;
         self.workers.each(|w| w.resend_upcalls());
         Ok(())
+    }
+
+    fn ports_without_listener(&self) -> Vec<PortId> {
+        let ports = self.ports.iter();
+        let lack = ports.filter(|(_, port)| port.lacks_listener());
+        lack.map(|(id, _)| *id).collect()
+    }
+
+    /// Sets the listening socket of a port whose connection was saved.
+    fn set_listener(&mut self, id: PortId, listener: Option<ForeignFd>) -> Result<(), String> {
+        let listener = own_listener(listener.ok_or("no socket")?)?;
+        let port = self.ports.get_mut(&id).ok_or("no such port")?;
+        port.set_listener(listener);
+        match self.ports.get(&id) {
+            Some(port) if !self.sessions.saved.waits && !port.awaits_restore() => {
+                self.watch_listener(id, port)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn report_ports(&mut self) {
@@ -657,11 +685,7 @@ impl Process {
         if id.0 as usize >= port::counters::MAX_PORTS || taken {
             return Err(format!("port number {} cannot be used", id.0));
         }
-        // Whoever has connected and was not accepted has nothing to do with others.
-        let listener = listener.map(|listener| listener.of(Author::new(None)));
-        if let Some(listener) = &listener {
-            rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
-        }
+        let listener = listener.map(own_listener).transpose()?;
         let (mtu, weight) = (config.mtu, config.weight);
         let known = self.sessions.saved.taking_over;
         let rules = if config.socket == driving::address(&config.name) {

@@ -16,6 +16,8 @@ use testkit::guest_ram::RegionSpec;
 use testkit::lasthop::{Place, Running, port};
 use testkit::net::NetHeader;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+use testkit::process::send;
+use testkit::procfs;
 use testkit::stop::Stop;
 use testkit::wait::{LIMIT, wait_until};
 use testkit::{FakeGuest, GuestConfig};
@@ -294,6 +296,52 @@ fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
 
 #[test]
 fn a_switch_may_die_while_it_takes_over() {
+    dies_again(|lasthop| lasthop.kill_switch(Signal::KILL));
+}
+
+/// The switch has all connections then, and no program.
+#[test]
+fn control_may_die_while_a_switch_takes_over() {
+    dies_again(|lasthop| {
+        if let Some(control) = lasthop.program("lasthop-control") {
+            send(control, Signal::KILL);
+        }
+    });
+}
+
+/// No queue is served before there is a program: what is taken from it would wait for a decision, and
+/// be dropped in the end.
+#[test]
+fn frames_stay_in_their_queues_until_control_is_there() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    let mut a = guest(&place, 1, GuestConfig::default().packed());
+    let mut b = guest(&place, 2, GuestConfig::default());
+    lasthop.wait_for_spares();
+    let control = |pid: &u32| {
+        let file = std::fs::read_link(format!("/proc/{pid}/exe"));
+        file.is_ok_and(|file| file.ends_with("lasthop-control"))
+    };
+    let spare = procfs::spares(lasthop.supervisor());
+    let control = spare.into_iter().find(control).expect("a spare control");
+    send(control, Signal::STOP);
+    lasthop.kill_switch(Signal::KILL);
+    let frame = udp(&Flow::v4(1, 2), &[5; 100]);
+    a.send(&frame).unwrap();
+    // An open question to control is dropped after a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    send(control, Signal::CONT);
+    wait_until("the frame arrives", || {
+        let all = b.recv_all().unwrap();
+        all.iter().any(|got| got.frame == frame)
+    });
+    assert_eq!(dropped(&lasthop), 0);
+    no_connection_ended(&lasthop);
+    lasthop.end(Signal::TERM);
+}
+
+/// Kills the switch, and another process again and again while its successor takes over.
+fn dies_again(kill: impl Fn(&Running)) {
     let place = Place::new();
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default().packed());
@@ -318,7 +366,7 @@ fn a_switch_may_die_while_it_takes_over() {
         lasthop.kill_switch(Signal::KILL);
         for step in 0..3 {
             std::thread::sleep(Duration::from_micros(700 * (round + step)));
-            lasthop.kill_switch(Signal::KILL);
+            kill(&lasthop);
         }
         arrives(round);
     }

@@ -167,7 +167,7 @@ async fn reconcile_ports(
         engine.order(SwitchCommand::RemovePort(id)).await?;
         engine.with(|e| e.port_removed(id, claims))?;
     }
-    let mut made = Vec::new();
+    let (mut made, mut deaf) = (Vec::new(), Vec::new());
     for (id, (new, spec)) in configs {
         match engine.with(|e| e.ports.configs.get(&id).cloned()) {
             None => {
@@ -181,6 +181,9 @@ async fn reconcile_ports(
             }
             Some(old) => {
                 reconcile_peer(engine, &new).await?;
+                if engine.with(|e| e.ports.lacks_listener(id)) {
+                    deaf.push((id, claims.take(engine, spec).await?));
+                }
                 if old != new {
                     engine.order(SwitchCommand::SetPort(new.clone())).await?;
                     engine.with(|e| e.ports.configs.insert(id, new));
@@ -189,7 +192,28 @@ async fn reconcile_ports(
         }
     }
     let make = |(config, socket)| make_port(engine, config, socket);
-    pipelined(made, make, |()| {}).await
+    pipelined(made, make, |()| {}).await?;
+    let listen = |(id, socket)| {
+        let order = SwitchCommand::Listen(id);
+        let reply = engine.with(|e| e.links.switch.request(order, vec![socket]));
+        async move { reply.await.map(|_| id).map_err(unavailable) }
+    };
+    let done = |id| {
+        engine.with(|e| e.ports.without_listener.remove(&id));
+    };
+    pipelined(deaf, listen, done).await
+}
+
+/// Gives ports whose connections a dead switch has left their listening sockets.
+///
+/// # Errors
+/// The first socket that cannot be opened; the next change tries again.
+pub(super) async fn listen_again(engine: &SharedEngine<'_>) -> Result<(), Problem> {
+    let mut target = engine.with(|e| e.target());
+    let mut claims = claims::sockets(engine, &target.desired.ports).await?;
+    let done = reconcile_ports(engine, &mut target, &mut claims).await;
+    engine.with(|e| e.release_sockets(claims))?;
+    done
 }
 
 /// Sends the switch a new port, with its socket if it listens. The future completes when it is

@@ -144,9 +144,31 @@ pub(super) struct Ports {
     pub(super) dials: Option<Dials>,
     /// Socket on which metrics are served.
     pub(super) metrics: Option<MetricsSocket>,
+    /// Ports that the switch has with a connection of the switch before, and without the socket at
+    /// which the next one comes.
+    pub(super) without_listener: BTreeSet<PortId>,
+    /// They get their sockets once frames are forwarded.
+    pub(super) postpones: bool,
 }
 
 impl Ports {
+    /// Notes ports that lack their listening sockets, and get them later.
+    pub(super) fn postpone(&mut self, without_listener: Vec<PortId>) {
+        self.without_listener = without_listener.into_iter().collect();
+        self.postpones = true;
+    }
+
+    /// Returns whether the port that listens at this path gets its socket later.
+    pub(super) fn is_postponed(&self, path: &str) -> bool {
+        let port = self.configs.listening_at(path);
+        self.postpones && port.is_some_and(|port| self.without_listener.contains(&port.id))
+    }
+
+    /// Returns whether the port lacks its listening socket, and is to get it now.
+    pub(super) fn lacks_listener(&self, id: PortId) -> bool {
+        !self.postpones && self.without_listener.contains(&id)
+    }
+
     /// Returns the name of a port.
     pub(super) fn name(&self, id: PortId) -> &str {
         self.configs.get(&id).map_or("?", |p| p.name.as_str())
@@ -172,6 +194,7 @@ impl Ports {
     pub(super) fn remove(&mut self, id: PortId) -> Option<PortConfig> {
         self.limits.remove(&id);
         self.peers.remove(&id);
+        self.without_listener.remove(&id);
         self.qos.remove(id);
         let mirrors = std::mem::take(&mut self.mirrors).into_iter();
         self.mirrors = mirrors.filter_map(|mirror| mirror.without(id)).collect();

@@ -17,18 +17,18 @@ use sys::foreign::ForeignFd;
 use super::links::switch::SwitchLink;
 
 /// Contents of [`EventToControl::Start`].
-pub(super) struct Start {
+pub(crate) struct Start {
     pub(super) runtime_dir: PathBuf,
     pub(super) switch: OwnedFd,
-    pub(super) api: ForeignFd,
+    pub(crate) api: ForeignFd,
     pub(super) state: OwnedFd,
     pub(super) counters: OwnedFd,
     /// Another control still serves the API.
-    pub(super) frozen: bool,
+    pub(crate) frozen: bool,
 }
 
 /// Waits for the supervisor's first message.
-pub(super) fn receive_start(link: &mut Link<ControlRequest, EventToControl>) -> io::Result<Start> {
+pub(crate) fn receive_start(link: &mut Link<ControlRequest, EventToControl>) -> io::Result<Start> {
     let bad = || io::Error::other("no start message from the supervisor");
     let (runtime_dir, frozen, fds) = match link.recv()? {
         LinkEvent::Message(
@@ -60,6 +60,7 @@ pub(super) struct AdoptedState {
     pub(super) limits: Vec<(PortId, Limits)>,
     pub(super) mirrors: Vec<Mirror>,
     pub(super) peers: Vec<(PortId, u32)>,
+    pub(super) without_listener: Vec<PortId>,
     pub(super) stations: Vec<StationUse>,
 }
 
@@ -84,6 +85,7 @@ pub(super) fn adopt(
                 limits,
                 mirrors,
                 peers,
+                without_listener,
             },
             fds,
         )) = adopted
@@ -103,6 +105,7 @@ pub(super) fn adopt(
             limits,
             mirrors,
             peers,
+            without_listener,
             stations,
         })
     }

@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::queries::{captures, connections, egress, flush, status, trace, user, user_forwards};
 use super::{Engine, SharedEngine, changes};
@@ -12,6 +15,10 @@ use crate::command::{Answer, Command, Reply};
 
 /// Changes that may be queued, and reads that may be under way.
 const MAX_TASKS: usize = 64;
+
+/// Time after a start until ports of saved connections get their listening sockets, 100
+/// milliseconds: their guests have the network first.
+const LISTEN_DELAY: Duration = Duration::from_millis(100);
 
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -38,6 +45,21 @@ impl<'a, 'e> Work<'a, 'e> {
             reads: Vec::new(),
             flushes: VecDeque::new(),
         }
+    }
+
+    /// Gives ports that lack their listening sockets theirs, if there are some, after
+    /// [`LISTEN_DELAY`].
+    pub(super) fn listen_again(&mut self) {
+        let engine = self.engine;
+        if engine.with(|e| e.ports.without_listener.is_empty()) {
+            return;
+        }
+        self.changes.push_back(Box::pin(async move {
+            sleep(LISTEN_DELAY).await;
+            if let Err(problem) = changes::listen_again(engine).await {
+                tracing::error!("ports that do not listen: {problem}");
+            }
+        }));
     }
 
     /// Queues a look at the speeds of interfaces, where they count and no change is under way,

@@ -152,6 +152,20 @@ impl Attachment {
         &self.context.config
     }
 
+    /// Returns whether the port listens and has no socket to do that: it is one of a connection that
+    /// was saved.
+    #[must_use]
+    pub fn lacks_listener(&self) -> bool {
+        self.context.config.role == Role::Server && self.listener.is_none()
+    }
+
+    /// Sets the listening socket of a port that has none.
+    pub fn set_listener(&mut self, listener: ForeignFd) {
+        if self.lacks_listener() {
+            self.listener = Some(listener);
+        }
+    }
+
     /// Returns the listening socket.
     #[must_use]
     pub fn listener(&self) -> Option<BorrowedFd<'_>> {

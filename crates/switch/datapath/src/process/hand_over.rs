@@ -182,8 +182,12 @@ impl Process {
         self.restore_due();
     }
 
-    /// Restores connections for a bounded time, so that other descriptors are served.
+    /// Restores connections for a bounded time, so that other descriptors are served; then serves
+    /// all of them.
     pub(super) fn restore_due(&mut self) {
+        if self.sessions.saved.began.is_none() {
+            return;
+        }
         let began = Instant::now();
         while began.elapsed() < RESTORE_BUDGET
             && let Some(id) = self.sessions.saved.waiting.pop_front()
@@ -212,6 +216,7 @@ impl Process {
                     quarantined,
                 } => {
                     self.sessions.saved.add_record(port, record, quarantined);
+                    self.add_saved_port(port);
                     self.prepare(port);
                 }
                 SavedPart::Over { port } => {
@@ -220,6 +225,25 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Adds the port of a connection whose switch process has died, with the configuration in its
+    /// record, and restores the connection. It is not served yet. Control, which starts meanwhile,
+    /// adopts the port as it adopts those of a switch that lives on, or removes it.
+    fn add_saved_port(&mut self, id: PortId) {
+        let saved = &mut self.sessions.saved;
+        if saved.waits || !saved.taking_over || self.ports.contains_key(&id) {
+            return;
+        }
+        let Some(config) = saved.config_of(id).cloned() else {
+            return;
+        };
+        // No pair is served before control has published the program.
+        self.workers.quiesce();
+        if let Err(reason) = self.add_port(config, None) {
+            return tracing::error!(port = id.0, "connection not continued: {reason}");
+        }
+        self.restore_port(id);
     }
 
     /// Prepares the connection of a port that has come, in place of one that came before.

@@ -3,11 +3,13 @@
 //! ```text
 //!              after a crash                              planned (see `hand_over`)
 //! supervisor   saved sessions: descriptors and records;
+//!              each adds its port and is restored;
 //!              interfaces that the switch serves
-//! control      adopts, adds the desired ports:            likewise; no port has a connection yet
-//!              each claims its connection or interface
+//! control      adopts, adds the other desired ports:      likewise; no port has a connection yet
+//!              each claims its interface
 //!              publishes the program: all of them         likewise
 //!              continue, those of removed ports end
+//!              gives ports their listening sockets
 //! supervisor                                              saved sessions: prepared;
 //!                                                         those that have changed, interfaces,
 //!                                                         TakeOver
@@ -102,6 +104,16 @@ impl SavedConnections {
         self.malformed.remove(&port);
         if let Some(SavedSide::Connection(_)) = self.whole.get(&port) {
             self.whole.remove(&port);
+        }
+    }
+
+    /// Returns the configuration of the port of a connection, as the record has it.
+    pub(super) fn config_of(&self, port: PortId) -> Option<&PortConfig> {
+        match self.whole.get(&port)? {
+            SavedSide::Connection(saved) if saved.record.port.id == port => {
+                Some(&saved.record.port)
+            }
+            _ => None,
         }
     }
 

@@ -146,7 +146,10 @@ impl Workers {
     /// Queues a job for each worker and returns at once.
     pub fn post_each(&self, job: impl Fn(&mut Worker) + Clone + Send + 'static) {
         for worker in &self.handles {
-            worker.post(job.clone());
+            match self.quiesced.get() {
+                true => self.queue(worker, job.clone()),
+                false => worker.post(job.clone()),
+            }
         }
     }
 

@@ -76,7 +76,8 @@ pub(super) async fn sockets(
         let is_owned = || engine.with(|e| e.ports.is_owned(path, &owner));
         // One of another type is bound once its port is removed.
         let is_other = || !engine.with(|e| e.ports.has_type(path, desired::socket_type_of(spec)));
-        !(is_there && (is_owned() || is_other()))
+        let is_postponed = || engine.with(|e| e.ports.is_postponed(path));
+        !(is_there && (is_owned() || is_other() || is_postponed()))
     };
     let listening = specs.iter().filter(|spec| desired::listens(spec));
     let claim = |spec| {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use ::port::PortId;
+use policy::Program;
+
 use super::saved::valid;
 use super::world::{World, flood, key, port, to};
 use crate::engine::Engine;
@@ -34,6 +37,57 @@ fn a_restart_changes_nothing_in_the_switch() {
     engine.remove_port("vm2").unwrap();
     assert_eq!(world.orders(), ["remove 2", "program 3"]);
     assert!(world.removed().contains(&"2: 3 > 1".to_owned()));
+}
+
+/// The ports of connections that a dead switch has left: frames go first, then new connections.
+#[test]
+fn ports_of_saved_connections_get_their_sockets_after_the_program() {
+    let ports = (0..3).map(|n| port(&format!("vm{n}"), "blue")).collect();
+    let mut world = World::new(ports);
+    drop(world.start().unwrap());
+    world.orders();
+    world.supervisor().requested.clear();
+    {
+        let mut switch = world.switch();
+        switch.program = Program::default();
+        let saved = [0, 2].map(PortId);
+        switch.ports.retain(|id, _| saved.contains(id));
+        switch.without_listener = saved.into();
+    }
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.orders(), ["adopt", "add 1 vm1", "program 2"]);
+    let requested = |world: &World| std::mem::take(&mut world.supervisor().requested).len();
+    assert_eq!(requested(&world), 1, "that of the port that was added");
+    engine.listen_again().unwrap();
+    assert_eq!(world.orders(), ["listen 0", "listen 2"]);
+    assert_eq!(requested(&world), 2);
+    engine.listen_again().unwrap();
+    engine.add_port(port("vm3", "blue")).unwrap();
+    assert_eq!(world.orders(), ["add 3 vm3", "program 3"], "they listen");
+}
+
+/// A port whose socket cannot be opened gets one with a later change.
+#[test]
+fn a_socket_that_cannot_be_opened_again_is_tried_with_the_next_change() {
+    let mut world = world();
+    drop(world.start().unwrap());
+    world.switch().without_listener = [PortId(0)].into();
+    let mut engine = world.start().unwrap();
+    world.orders();
+    let socket = world.switch().ports[&PortId(0)].socket.clone();
+    world.supervisor().taken.insert(socket);
+    assert!(engine.listen_again().is_err());
+    world.supervisor().taken.clear();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    assert!(world.orders().contains(&"listen 0".to_owned()));
+    // A port that goes needs none.
+    world.switch().without_listener = [PortId(1)].into();
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    engine.remove_port("vm1").unwrap();
+    world.orders();
+    engine.listen_again().unwrap();
+    assert_eq!(world.orders(), [""; 0]);
 }
 
 #[test]

@@ -49,9 +49,12 @@ use wire::flow::FlowKey;
 use super::scheduling::Scheduling;
 use super::tracked::TestTable;
 use crate::command::{Condition, DesiredSnapshot, Reply, Request as AskedFor, StartedCapture};
+use crate::engine::event_log::EventLog;
 use crate::engine::queries::{captures, egress, flush, status, trace, user, user_forwards};
-use crate::engine::{Engine, SharedEngine, changes};
+use crate::engine::{Clock, Engine, EngineParts, SharedEngine, changes, receive_start};
+use crate::gate::ApiGate;
 use crate::metrics::Facts;
+use crate::pipes::PipeServer;
 use crate::plan::Plan;
 use crate::rule_counts::CountSnapshot;
 use crate::saved::SavedState;
@@ -126,6 +129,8 @@ pub(super) struct Switch {
     pub(super) limits: BTreeMap<PortId, Limits>,
     /// Users that alone may connect.
     pub(super) peers: BTreeMap<PortId, u32>,
+    /// Ports that lack their listening sockets.
+    pub(super) without_listener: BTreeSet<PortId>,
     pub(super) mirrors: Vec<Mirror>,
     pub(super) tracking: Option<ConnectionSettings>,
     pub(super) scheduling: Scheduling,
@@ -264,6 +269,7 @@ impl Switch {
             limits: self.limits.clone().into_iter().collect(),
             mirrors: self.mirrors.clone(),
             peers: self.peers.clone().into_iter().collect(),
+            without_listener: self.without_listener.iter().copied().collect(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -331,6 +337,10 @@ impl Switch {
                 assert_eq!(fds.len(), usize::from(listens), "{config:?}");
                 let old = self.ports.insert(config.id, config);
                 assert_eq!(old, None, "the number is taken");
+            }
+            SwitchCommand::Listen(id) => {
+                assert_eq!(fds.len(), 1);
+                assert!(self.without_listener.remove(&id), "it listens");
             }
             SwitchCommand::SetPort(config) => {
                 let old = self.ports.insert(config.id, config);
@@ -442,6 +452,7 @@ fn short(order: &SwitchCommand) -> Option<String> {
         SwitchCommand::Adopt => "adopt".into(),
         SwitchCommand::Program { program, .. } => format!("program {}", program.epoch()),
         SwitchCommand::AddPort(config) => format!("add {} {}", config.id.0, config.name),
+        SwitchCommand::Listen(id) => format!("listen {}", id.0),
         SwitchCommand::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         SwitchCommand::SetLimits(id, _) => format!("limit {}", id.0),
         SwitchCommand::SetClasses(classes) => format!("classes {classes:?}"),
@@ -935,8 +946,16 @@ impl World {
         }));
         let clock = Arc::clone(&self.clock);
         let clock = move || Duration::from_millis(clock.load(Relaxed));
-        let started = Engine::start_with(Link::new(own), Rc::new(clock), self.timeout);
-        let (mut engine, _) = RUNTIME.with(|runtime| runtime.block_on(started))?;
+        let mut own = Link::new(own);
+        let start = receive_start(&mut own)?;
+        let parts = EngineParts {
+            events: EventLog::default(),
+            api_gate: ApiGate::default(),
+            pipes: PipeServer::new()?,
+        };
+        let clock: (Clock, _) = (Rc::new(clock), self.timeout);
+        let started = Engine::start_with(start, own, parts, clock);
+        let mut engine = RUNTIME.with(|runtime| runtime.block_on(started))?;
         // The switch executes all earlier commands before anything else happens.
         engine.stats().map_err(std::io::Error::other)?;
         Ok(engine)
@@ -1201,6 +1220,10 @@ impl Engine {
 
     pub(super) fn egress(&mut self) -> Result<EgressPortsDocument, Problem> {
         self.complete(async |e: &SharedEngine<'_>| egress::ports(e).await)
+    }
+
+    pub(super) fn listen_again(&mut self) -> Result<(), Problem> {
+        self.complete(async |e: &SharedEngine<'_>| changes::listen_again(e).await)
     }
 
     pub(super) fn follow_speeds(&mut self) -> Result<(), Problem> {
