@@ -42,11 +42,11 @@ const REAP: Duration = Duration::from_millis(100);
 const MAX_UNREAPED: usize = 8;
 
 /// Processes that are over and not reaped.
-static UNREAPED: Mutex<Vec<Unreaped>> = Mutex::new(Vec::new());
+static UNREAPED: Mutex<Vec<UnreapedProcess>> = Mutex::new(Vec::new());
 
 /// Process that is over and not reaped.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Unreaped {
+pub(super) struct UnreapedProcess {
     pub(super) name: String,
     pub(super) pid: Pid,
     /// Time when it was put on the list.
@@ -55,7 +55,7 @@ pub(super) struct Unreaped {
     is_given_up: bool,
 }
 
-impl Unreaped {
+impl UnreapedProcess {
     fn new(name: String, pid: Pid, is_given_up: bool) -> Self {
         let since = Instant::now();
         Self {
@@ -81,12 +81,12 @@ impl Unreaped {
     }
 }
 
-fn unreaped() -> MutexGuard<'static, Vec<Unreaped>> {
+fn unreaped() -> MutexGuard<'static, Vec<UnreapedProcess>> {
     UNREAPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reaps the processes that are over and have ended; returns those that were given up.
-pub(super) fn reap_unreaped() -> Vec<Unreaped> {
+pub(super) fn reap_unreaped() -> Vec<UnreapedProcess> {
     let mut all = unreaped();
     all.retain_mut(|one| {
         let is_reaped = one.is_reaped();
@@ -111,7 +111,7 @@ pub(super) fn adopt_given_up(known: &[u32]) {
     let unknown = unknown.filter_map(|child| child.parse().ok());
     for pid in unknown.filter(|pid| !known.contains(pid)) {
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            unreaped().push(Unreaped::new("process".to_owned(), pid, true));
+            unreaped().push(UnreapedProcess::new("process".to_owned(), pid, true));
         }
     }
 }
@@ -325,7 +325,11 @@ impl Drop for Running {
             Some(End::Left(_)) => false,
             Some(End::GivenUp) | None => true,
         };
-        unreaped().push(Unreaped::new(self.name.clone(), self.pid, is_given_up));
+        unreaped().push(UnreapedProcess::new(
+            self.name.clone(),
+            self.pid,
+            is_given_up,
+        ));
     }
 }
 
@@ -380,7 +384,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     ready.is_ok_and(|ready| !ready.is_empty())
 }
 
-/// Returns the exit status of a process whose threads have left its program; `None` if it is not
+/// Returns the exit status of a process after its threads have left its program; `None` if it is not
 /// shown, or if the process ended by itself, successfully: what it does at its end is waited for.
 fn exit_status(pid: u32) -> Option<ExitStatus> {
     let stat = sys::file::text(format!("/proc/{pid}/stat")).ok()?;
@@ -392,7 +396,7 @@ fn exit_status(pid: u32) -> Option<ExitStatus> {
 /// State of a process by its threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProcessLook {
-    /// A thread goes on.
+    /// A thread runs its program.
     Runs,
     /// Each thread is dead, in exit(2), or gets there.
     Ends,
@@ -513,7 +517,7 @@ mod tests {
         assert_eq!(closer("D", 0, &other), None);
     }
 
-    /// Variable of [`program`] with the time after which its second thread ends, milliseconds.
+    /// Variable of [`program`] with the lifetime of its second thread, milliseconds.
     const PROGRAM: &str = "LASTHOP_TEST_PROGRAM";
 
     /// The program of [`started`]: it has two threads at least.
@@ -529,9 +533,9 @@ mod tests {
         std::thread::sleep(Duration::from_secs(600));
     }
 
-    /// Starts a process with two threads at least, of which one ends after a time. Returns it with
+    /// Starts a process with two threads at least; one ends after a time. Returns it with
     /// a thread that is not its first.
-    fn started(time: Duration) -> (Running, i32) {
+    fn started(time: Duration) -> (std::process::Child, Running, i32) {
         let program = std::env::current_exe().unwrap();
         let child = std::process::Command::new(program)
             .args(["--exact", "running::tests::program", "--nocapture"])
@@ -544,14 +548,14 @@ mod tests {
         let threads = || thread_ids(running.id()).collect::<Vec<_>>();
         testkit::wait::wait_until("there are threads", || threads().len() >= 3);
         let thread = threads()[2];
-        (running, thread)
+        (child, running, thread)
     }
 
     /// A debugger that has not taken note of the end of a thread keeps the process from being
     /// reaped, as memory does that is being freed.
     #[test]
     fn a_process_is_over_when_no_thread_runs_its_program() {
-        let (mut running, thread) = started(Duration::from_secs(600));
+        let (_child, mut running, thread) = started(Duration::from_secs(600));
         running.watch_threads();
         if running.threads.is_empty() {
             return println!("not tested: Linux before 6.9");
@@ -582,7 +586,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_alone_is_no_end_of_its_process() {
-        let (mut running, thread) = started(Duration::from_millis(100));
+        let (_child, mut running, thread) = started(Duration::from_millis(100));
         running.threads.extend(open_thread(thread));
         let Some(of_thread) = running.threads.first() else {
             return println!("not tested: Linux before 6.9");

@@ -200,8 +200,8 @@ fn receive_start(
     Ok((settings, counters, slots))
 }
 
-/// Prepares a listening socket of a port. Whoever has connected to it and was not accepted has
-/// nothing to do with others.
+/// Prepares a listening socket of a port. Clients that have connected to it and were not accepted
+/// have nothing to do with others.
 fn own_listener(listener: ForeignFd) -> Result<ForeignFd, String> {
     rustix::io::ioctl_fionbio(&listener, true).map_err(|e| e.to_string())?;
     Ok(listener.of(Author::new(None)))
@@ -655,7 +655,7 @@ impl Process {
         lack.map(|(id, _)| *id).collect()
     }
 
-    /// Sets the listening socket of a port whose connection was saved.
+    /// Sets the listening socket of the port of a saved connection.
     fn set_listener(&mut self, id: PortId, listener: Option<ForeignFd>) -> Result<(), String> {
         let listener = own_listener(listener.ok_or("no socket")?)?;
         let port = self.ports.get_mut(&id).ok_or("no such port")?;

@@ -309,8 +309,8 @@ fn control_may_die_while_a_switch_takes_over() {
     });
 }
 
-/// No queue is served before there is a program: what is taken from it would wait for a decision, and
-/// be dropped in the end.
+/// No queue is served before there is a program: what is taken from it would wait for a decision,
+/// and be dropped in the end.
 #[test]
 fn frames_stay_in_their_queues_until_control_is_there() {
     let place = Place::new();

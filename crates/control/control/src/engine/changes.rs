@@ -204,7 +204,7 @@ async fn reconcile_ports(
     pipelined(deaf, listen, done).await
 }
 
-/// Gives ports whose connections a dead switch has left their listening sockets.
+/// Gives the ports of a dead switch's connections their listening sockets.
 ///
 /// # Errors
 /// The first socket that cannot be opened; the next change tries again.

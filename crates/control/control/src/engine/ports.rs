@@ -144,8 +144,8 @@ pub(super) struct Ports {
     pub(super) dials: Option<Dials>,
     /// Socket on which metrics are served.
     pub(super) metrics: Option<MetricsSocket>,
-    /// Ports that the switch has with a connection of the switch before, and without the socket at
-    /// which the next one comes.
+    /// Ports that the switch has with a connection of the switch before, and without the socket for
+    /// the next one.
     pub(super) without_listener: BTreeSet<PortId>,
     /// They get their sockets once frames are forwarded.
     pub(super) postpones: bool,

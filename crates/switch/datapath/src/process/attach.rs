@@ -152,14 +152,13 @@ impl Attachment {
         &self.context.config
     }
 
-    /// Returns whether the port listens and has no socket to do that: it is one of a connection that
-    /// was saved.
+    /// Returns whether the port listens and has no socket to do that: its connection was saved.
     #[must_use]
     pub fn lacks_listener(&self) -> bool {
         self.context.config.role == Role::Server && self.listener.is_none()
     }
 
-    /// Sets the listening socket of a port that has none.
+    /// Sets the listening socket of a port without one.
     pub fn set_listener(&mut self, listener: ForeignFd) {
         if self.lacks_listener() {
             self.listener = Some(listener);

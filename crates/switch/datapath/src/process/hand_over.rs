@@ -227,8 +227,8 @@ impl Process {
         }
     }
 
-    /// Adds the port of a connection whose switch process has died, with the configuration in its
-    /// record, and restores the connection. It is not served yet. Control, which starts meanwhile,
+    /// Adds the port of a dead switch process's connection, with the configuration in the record,
+    /// and restores the connection. It is not served yet. Control, which starts meanwhile,
     /// adopts the port as it adopts those of a switch that lives on, or removes it.
     fn add_saved_port(&mut self, id: PortId) {
         let saved = &mut self.sessions.saved;

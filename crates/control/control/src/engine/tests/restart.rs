@@ -66,7 +66,7 @@ fn ports_of_saved_connections_get_their_sockets_after_the_program() {
     assert_eq!(world.orders(), ["add 3 vm3", "program 3"], "they listen");
 }
 
-/// A port whose socket cannot be opened gets one with a later change.
+/// The next change opens a socket that could not be opened.
 #[test]
 fn a_socket_that_cannot_be_opened_again_is_tried_with_the_next_change() {
     let mut world = world();
