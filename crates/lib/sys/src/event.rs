@@ -69,8 +69,8 @@ pub fn check(fd: &OwnedFd) -> Result<(), String> {
     }
 }
 
-/// Returns whether a file is neither regular nor a directory nor a link: the kernel knows no size of
-/// it. The file system is not asked.
+/// Returns whether a file is neither regular nor a directory nor a link: the kernel knows no size
+/// of it. The file system is not asked.
 fn is_special(fd: &OwnedFd) -> bool {
     let mut size: libc::loff_t = 0;
     // SAFETY: the call writes a `loff_t` at most.
