@@ -170,11 +170,11 @@ bench-programs: setup build
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
 	@$(STRESS) soak --minutes $(or $(MINUTES),10)
 
-faults: build ## Kill each process a hundred times under traffic: gap and frames lost; or make faults QUICK=1
-	@$(STRESS) faults $(if $(QUICK),--quick)
+faults: build ## Kill each process a hundred times under traffic: gap and frames lost; or make faults QUICK=1 GUESTS=100
+	@$(STRESS) faults $(if $(QUICK),--quick) $(if $(GUESTS),--guests $(GUESTS))
 
-chaos: build ## Ten minutes of random kills, reboots, ports and memory that come and go; or make chaos MINUTES=120
-	@$(STRESS) chaos --minutes $(or $(MINUTES),10)
+chaos: build ## Ten minutes of random kills, reboots, ports and memory that come and go; or make chaos MINUTES=120 GUESTS=100
+	@$(STRESS) chaos --minutes $(or $(MINUTES),10) $(if $(GUESTS),--guests $(GUESTS))
 
 hostile: build ## Ten minutes of every known trick of a hostile VMM beside honest ones; or make hostile MINUTES=2 TRICK=hugetlb
 	$(RELEASE) --package lasthop-hostile --example hostile

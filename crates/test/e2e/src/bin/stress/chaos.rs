@@ -29,7 +29,7 @@ use crate::faults::stream::Stream;
 use crate::faults::traffic::{Guests, Host, Traffic};
 use crate::faults::{Victim, configuration};
 use crate::footprint::{Footprint, Growth};
-use crate::{Plan, progress};
+use crate::{Plan, idle, progress};
 use e2e::lasthop::Lasthop;
 use e2e::machine::pin;
 use e2e::stop;
@@ -62,9 +62,13 @@ pub(crate) fn chaos(plan: &Plan, time: Duration) -> Result<()> {
             None
         }
     };
-    let lasthop = plan.start(&text(host.as_ref()))?;
-    let books = run(plan, time, &lasthop, host.as_ref())
-        .with_context(|| format!("Lasthop's log:\n{}", lasthop.log()))?;
+    let lasthop = plan.start(&(text(host.as_ref()) + &idle::tables(plan.idle)))?;
+    let books = idle::connect(&lasthop, plan.idle).and_then(|mut crowd| {
+        let books = run(plan, time, &lasthop, host.as_ref())?;
+        crowd.check().context("an idle guest")?;
+        Ok(books)
+    });
+    let books = books.with_context(|| format!("Lasthop's log:\n{}", lasthop.log()))?;
     lasthop.end();
     plan.save("chaos", &books)?;
     println!("{}", books.markdown());

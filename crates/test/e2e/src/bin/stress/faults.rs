@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use self::outcome::Outcome;
 use self::traffic::{Guests, Host, Interface};
-use crate::{Plan, progress};
+use crate::{Plan, idle, progress};
 use e2e::lasthop::port_table;
 use e2e::machine::pin;
 
@@ -96,6 +96,9 @@ fn run(plan: &Plan, kills: u32, victims: &[Victim], guests: Guests) -> Result<Ou
             None
         }
     };
+    if plan.idle > 0 {
+        outcome.note(format!("{} idle guests beside them", plan.idle));
+    }
     if guests == Guests::Strict {
         outcome.note("the guests of the pair have an IOMMU, and map a page for each frame".into());
     }
@@ -105,7 +108,8 @@ fn run(plan: &Plan, kills: u32, victims: &[Victim], guests: Guests) -> Result<Ou
                 continue;
             }
             // In the other trials the switch serves the TAP port.
-            let configuration = configuration(host.as_ref(), victim == Victim::Driver);
+            let ports = configuration(host.as_ref(), victim == Victim::Driver);
+            let configuration = ports + &idle::tables(plan.idle);
             let trial = trial::run(plan, victim, guests, &configuration, host.as_ref())
                 .with_context(|| format!("{}, kill {kill}", victim.name()))?;
             progress(&format!(

@@ -11,6 +11,7 @@
 mod chaos;
 mod faults;
 mod footprint;
+mod idle;
 mod soak;
 
 use std::fs;
@@ -41,6 +42,10 @@ struct Arguments {
     /// The core of the client
     #[arg(long, default_value_t = 1, value_name = "CORE", global = true)]
     client_core: usize,
+    /// So many guests more, connected and idle: of faults and chaos
+    #[arg(long, default_value_t = 0, value_name = "NUMBER", global = true,
+          value_parser = clap::value_parser!(u16).range(..=1000))]
+    guests: u16,
     /// Directory of the JSON documents
     #[arg(
         long,
@@ -99,6 +104,8 @@ struct Plan {
     out: PathBuf,
     machine: Machine,
     quick: bool,
+    /// Idle guests beside those with traffic.
+    idle: u16,
 }
 
 impl Plan {
@@ -143,6 +150,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         out: arguments.out.clone(),
         machine: Machine::here(),
         quick: matches!(arguments.what, What::Faults { quick: true, .. }),
+        idle: arguments.guests,
     };
     fs::create_dir_all(&plan.out)?;
     let time = |minutes: f64| Duration::from_secs_f64(60.0 * minutes);

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::Victim;
 use super::probe::{Probe, Processes};
 use super::traffic::{End, Guests, Host, Interface, Route, Traffic};
-use crate::Plan;
+use crate::{Plan, idle};
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
 use e2e::stop;
@@ -102,7 +102,14 @@ pub(super) fn run(
     host: Option<&Host>,
 ) -> Result<Trial> {
     let mut lasthop = plan.start(configuration)?;
-    let trial = Running::new(&mut lasthop, victim, guests, host).and_then(Running::finish);
+    let trial = idle::connect(&lasthop, plan.idle).and_then(|mut crowd| {
+        let trial = Running::new(&mut lasthop, victim, guests, host)?.finish()?;
+        // A new supervisor has no connections.
+        if victim != Victim::Supervisor {
+            crowd.check().context("an idle guest")?;
+        }
+        Ok(trial)
+    });
     let trial = trial.with_context(|| format!("Lasthop's log:\n{}", lasthop.log()))?;
     lasthop.end();
     Ok(trial)
