@@ -54,4 +54,11 @@ mod tests {
         let confine = || filter::install(&[LIST, RUNTIME].concat());
         testkit::confined::assert_room_alone_can_be_set(confine);
     }
+
+    /// A program for a thousand ports takes several of the link's datagrams.
+    #[test]
+    fn a_message_that_is_too_long_for_the_link_passes() {
+        let confine = || filter::install(&[LIST, RUNTIME].concat());
+        testkit::confined::assert_works(confine, ipc::link::passes_a_long_message());
+    }
 }

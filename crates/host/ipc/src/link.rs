@@ -1,9 +1,10 @@
 //! A message socket between two of Lasthop's processes.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use rustix::event::PollFlags;
@@ -201,15 +202,31 @@ fn from_file(fd: Option<ForeignFd>, most: usize) -> io::Result<Vec<u8>> {
     if !sys::file::is_constant(&fd)? {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut file = File::from(fd.vouch());
-    let len = file.metadata()?.len();
+    let file = File::from(fd.vouch());
+    let len = sys::file::len(&file)?;
     if len > most.min(MAX_MESSAGE) as u64 {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    file.seek(SeekFrom::Start(0))?;
-    let mut bytes = Vec::with_capacity(len as usize);
-    file.read_to_end(&mut bytes)?;
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+/// Returns a function that sends a message that is too long for a datagram, receives it, and returns
+/// whether it is the same. A process needs system calls of its own for that.
+///
+/// # Panics
+/// When there are no sockets.
+#[cfg(any(test, feature = "test-utils"))]
+pub fn passes_a_long_message() -> impl FnOnce() -> bool {
+    let (here, there) = pair().expect("sockets");
+    let (sender, message) = (Link::<_, ()>::new(here), vec![0_u8; 2 * MAX_INLINE]);
+    let mut receiver: Link<(), Vec<u8>> = Link::new(there);
+    move || {
+        let is_sent = sender.send(&message, &[]).is_ok();
+        let got = receiver.recv();
+        is_sent && matches!(got, Ok(LinkEvent::Message(got, _)) if got == message)
+    }
 }
 
 /// Parses a message without trailing bytes.

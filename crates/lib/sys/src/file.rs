@@ -1,8 +1,9 @@
 //! Memory files (memfd_create(2)) that processes share, and text of the host's files.
 
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -89,9 +90,9 @@ pub fn len(file: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The error of the system call.
 pub fn constant(name: &str, bytes: &[u8]) -> io::Result<File> {
-    let mut file = create(name)?;
-    file.write_all(bytes)?;
-    file.rewind()?;
+    let file = create(name)?;
+    // Its position stays at the start, without a call for that.
+    file.write_all_at(bytes, 0)?;
     rustix::fs::fcntl_add_seals(&file, CONSTANT)?;
     Ok(file)
 }

@@ -35,8 +35,9 @@ const LIST: &[AllowedCall] = &[
     call(libc::SYS_fstat, "length of a memory file; kind of an event descriptor"),
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_newfstatat, "the same, in other C libraries"),
-    call(libc::SYS_pread64, "translations that a former process has left"),
-    call(libc::SYS_memfd_create, "records of descriptors in flight; rings for control"),
+    call(libc::SYS_pread64, "translations that a former process has left; long messages"),
+    call(libc::SYS_memfd_create, "records of descriptors in flight; rings; long messages"),
+    call(libc::SYS_pwrite64, "a message that is too long for the link"),
     call(libc::SYS_ftruncate, "their size"),
     call(libc::SYS_eventfd2, "notifications of rings"),
     call(libc::SYS_pipe2, "answers that are delayed"),
@@ -65,5 +66,12 @@ mod tests {
     fn of_the_options_of_a_socket_its_room_alone_can_be_set() {
         let confine = || filter::install(&[LIST, RUNTIME].concat());
         testkit::confined::assert_room_alone_can_be_set(confine);
+    }
+
+    /// The states of a thousand ports take several of the link's datagrams.
+    #[test]
+    fn a_message_that_is_too_long_for_the_link_passes() {
+        let confine = || filter::install(&[LIST, RUNTIME].concat());
+        testkit::confined::assert_works(confine, ipc::link::passes_a_long_message());
     }
 }

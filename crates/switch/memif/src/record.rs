@@ -138,7 +138,7 @@ impl Session {
         for (from_client, rings) in [false, true].into_iter().zip(record.rings) {
             for ring in rings {
                 let fd = files.take(ring.event)?;
-                sys::event::check(&fd)?;
+                sys::event::check_again(&fd)?;
                 let event = StoredDescriptor {
                     number: ring.event,
                     fd,

@@ -36,6 +36,22 @@ pub fn refused_options(
     (0..options.len()).map(|n| code >> n & 1 == 1).collect()
 }
 
+/// Has a child process install a list by `confine`, and then run `work`, which returns whether it
+/// has worked.
+///
+/// # Panics
+/// When it has not, or a call that is forbidden ends the child; as [`refused_options`].
+pub fn assert_works(confine: impl FnOnce() -> io::Result<()>, work: impl FnOnce() -> bool) {
+    let status = in_child(|| {
+        let confined = rustix::thread::set_no_new_privs(true);
+        match confined.is_err() || confine().is_err() {
+            true => NOT_CONFINED,
+            false => i32::from(!work()),
+        }
+    });
+    assert!(status.success(), "{status}");
+}
+
 /// Has a child process install a list by `confine`. Fails unless it lets through the option for
 /// room in a socket, and no other, in particular none by which another process would wait.
 ///

@@ -26,7 +26,7 @@ impl StoredFiles {
             return Ok(None);
         };
         let fd = self.take(number)?;
-        sys::event::check(&fd)?;
+        sys::event::check_again(&fd)?;
         Ok(Some(StoredDescriptor { number, fd }))
     }
 }
