@@ -222,8 +222,7 @@ impl Running {
         if !is_due {
             return None;
         }
-        let look = threads(self.id()).map(|all| ProcessLook::of(all.flatten()));
-        match look.unwrap_or(ProcessLook::Runs) {
+        match ProcessLook::at(self.id()) {
             ProcessLook::Runs => {
                 // The thread ended alone. Others are watched soon.
                 self.threads.clear();
@@ -405,6 +404,22 @@ enum ProcessLook {
 }
 
 impl ProcessLook {
+    /// Looks at a process. A list of threads may lack one if another has gone meanwhile, so it counts
+    /// if all of them are still there.
+    fn at(pid: u32) -> Self {
+        let ids: Vec<i32> = thread_ids(pid).collect();
+        if ids.is_empty() {
+            return Self::Runs;
+        }
+        let thread = |id: &i32| Thread::at(Path::new(&format!("/proc/{pid}/task/{id}")));
+        let threads: Vec<_> = ids.iter().map(thread).collect();
+        let is_complete = threads.iter().all(Option::is_some) && thread_ids(pid).eq(ids);
+        match Self::of(threads.into_iter().flatten()) {
+            Self::Left if !is_complete => Self::Ends,
+            look => look,
+        }
+    }
+
     fn of(threads: impl Iterator<Item = Thread>) -> Self {
         let looks = threads.map(|thread| match (thread.has_left(), thread.is_killed) {
             (true, _) => Self::Left,
