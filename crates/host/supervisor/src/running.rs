@@ -383,8 +383,8 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     ready.is_ok_and(|ready| !ready.is_empty())
 }
 
-/// Returns the exit status of a process after its threads have left its program; `None` if it is not
-/// shown, or if the process ended by itself, successfully: what it does at its end is waited for.
+/// Returns the exit status of a process after its threads have left its program; `None` if it is
+/// not shown, or if the process ended by itself, successfully: what it does at its end is waited for.
 fn exit_status(pid: u32) -> Option<ExitStatus> {
     let stat = sys::file::text(format!("/proc/{pid}/stat")).ok()?;
     // The status is field 52.
@@ -404,8 +404,8 @@ enum ProcessLook {
 }
 
 impl ProcessLook {
-    /// Looks at a process. A list of threads may lack one if another has gone meanwhile, so it counts
-    /// if all of them are still there.
+    /// Looks at a process. A list of threads may lack one if another has gone meanwhile, so it
+    /// counts if all of them are still there.
     fn at(pid: u32) -> Self {
         let ids: Vec<i32> = thread_ids(pid).collect();
         if ids.is_empty() {

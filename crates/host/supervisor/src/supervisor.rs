@@ -367,8 +367,8 @@ impl Supervisor {
         self.link_switch();
     }
 
-    /// Sends the switch its end of the link with control, once it is complete. If it cannot receive,
-    /// this is no failure of control.
+    /// Sends the switch its end of the link with control, once it is complete. If it cannot
+    /// receive, this is no failure of control.
     pub(super) fn link_switch(&mut self) {
         if !self.switch_is_complete() {
             return;
