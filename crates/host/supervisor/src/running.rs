@@ -384,7 +384,8 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 }
 
 /// Returns the exit status of a process after its threads have left its program; `None` if it is
-/// not shown, or if the process ended by itself, successfully: what it does at its end is waited for.
+/// not shown, or if the process ended by itself, successfully: what it does at its end is waited
+/// for.
 fn exit_status(pid: u32) -> Option<ExitStatus> {
     let stat = sys::file::text(format!("/proc/{pid}/stat")).ok()?;
     // The status is field 52.

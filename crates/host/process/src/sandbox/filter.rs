@@ -157,8 +157,8 @@ pub const DESCRIPTORS: &[u32] = &[
 /// process would wait when it closes the last descriptor of a connection.
 pub const ROOM: &[(u32, u32)] = &[(libc::SOL_SOCKET as u32, libc::SO_SNDBUF as u32)];
 
-/// Requests of ioctl(2) that they need: non-blocking mode, bytes that wait, and what kind of file it
-/// is; none of a terminal, on which a process could type (`TIOCSTI`, `TIOCLINUX`).
+/// Requests of ioctl(2) that they need: non-blocking mode, bytes that wait, and what kind of file
+/// it is; none of a terminal, on which a process could type (`TIOCSTI`, `TIOCLINUX`).
 pub const WAITING: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIONREAD as u32,
