@@ -212,8 +212,8 @@ fn from_file(fd: Option<ForeignFd>, most: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns a function that sends a message that is too long for a datagram, receives it, and returns
-/// whether it is the same. A process needs system calls of its own for that.
+/// Returns a function that sends and receives a message that is too long for a datagram, and
+/// returns whether it is the same. A process needs system calls of its own for that.
 ///
 /// # Panics
 /// When there are no sockets.
