@@ -14,7 +14,7 @@
 //!
 //! A first start and a restart are the same: load the state file, adopt the ports of the switch,
 //! change what differs from the desired state, publish the program, report ready. See
-//! [`Engine::start`].
+//! `Engine::start`.
 
 mod changes;
 mod event_log;

@@ -392,6 +392,7 @@ impl<R: Role> Child<R> {
     /// Starts the spare process, unless there is one. It is not started beside others: this process
     /// has done its work, and is up for a while.
     pub(super) fn keep_spare(&mut self, binaries: &Binaries) {
+        self.reap_spare();
         let settled = |alive: &Alive<R>| alive.proved && alive.since.elapsed() >= MIN_UPTIME;
         let has_settled = self.alive.as_ref().is_some_and(settled);
         if !has_settled || self.spare.is_some() || self.spare_failed {
@@ -403,6 +404,18 @@ impl<R: Role> Child<R> {
                 tracing::warn!("no spare process for {}: {error}", R::KIND);
                 self.spare_failed = true;
             }
+        }
+    }
+
+    /// Reaps a spare process that has ended. One that ended soon after its start has no successor.
+    fn reap_spare(&mut self) {
+        let Some(spare) = &mut self.spare else {
+            return;
+        };
+        if let Some(status) = spare.process.has_ended() {
+            tracing::warn!("spare process for {} ended ({status})", R::KIND);
+            self.spare_failed = spare.since.elapsed() < MIN_UPTIME;
+            self.spare = None;
         }
     }
 

@@ -340,6 +340,28 @@ fn frames_stay_in_their_queues_until_control_is_there() {
     lasthop.end(Signal::TERM);
 }
 
+#[test]
+fn spare_processes_that_die_are_replaced() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    lasthop.wait_for_spares();
+    // One that dies at once is not started again.
+    std::thread::sleep(Duration::from_millis(1200));
+    let before = procfs::spares(lasthop.supervisor());
+    before.iter().for_each(|pid| send(*pid, Signal::KILL));
+    wait_until("there are others", || {
+        let now = procfs::spares(lasthop.supervisor());
+        now.len() == 2 && now.iter().all(|pid| !before.contains(pid))
+    });
+    for pid in &before {
+        wait_until("it is reaped", || procfs::status(*pid, "State").is_none());
+    }
+    lasthop.kill_switch(Signal::KILL);
+    lasthop.wait_cli("port show vm1");
+    assert_eq!(lasthop.json("status")["processes"][1]["restarts"], 0);
+    lasthop.end(Signal::TERM);
+}
+
 /// Kills the switch, and another process again and again while its successor takes over.
 fn dies_again(kill: impl Fn(&Running)) {
     let place = Place::new();
