@@ -55,7 +55,7 @@ mod tests {
         testkit::confined::assert_room_alone_can_be_set(confine);
     }
 
-    /// A program for a thousand ports takes several of the link's datagrams.
+    /// A program for a thousand ports may be too long for a datagram.
     #[test]
     fn a_message_that_is_too_long_for_the_link_passes() {
         let confine = || filter::install(&[LIST, RUNTIME].concat());

@@ -43,8 +43,7 @@ pub fn clear(event: impl AsFd) {
 /// VFIO devices may take them as well: they can do no more to a device than their owner can, and
 /// epoll refuses them. Until the file system is known only calls are made that the kernel answers
 /// itself: another one may keep its answer back. A link in `/proc/self/fd` has the exact name, but
-/// costs five times as much, and the kernel removes it when the process ends, before it reports
-/// that end.
+/// the kernel removes it when the process ends, before it reports that end.
 ///
 /// # Errors
 /// A reason, as text.

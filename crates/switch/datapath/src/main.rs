@@ -68,7 +68,7 @@ mod tests {
         testkit::confined::assert_room_alone_can_be_set(confine);
     }
 
-    /// The states of a thousand ports take several of the link's datagrams.
+    /// The states of a thousand ports may be too long for a datagram.
     #[test]
     fn a_message_that_is_too_long_for_the_link_passes() {
         let confine = || filter::install(&[LIST, RUNTIME].concat());

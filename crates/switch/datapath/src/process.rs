@@ -39,7 +39,7 @@ use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use sys::closer;
-use sys::foreign::{Author, ForeignFd};
+use sys::foreign::ForeignFd;
 
 use crate::forward::egress::{Output, check as check_output};
 use crate::forward::limits::PortLimits;
@@ -53,7 +53,7 @@ use crate::process::session_store::SessionStore;
 use crate::worker::workers::Workers;
 use crate::worker::{Notices, shorten_timer_slack};
 use captures::Captures;
-use connections::unwatch;
+use connections::{own_listener, unwatch};
 use mirrors::Mirrors;
 use saved_connections::SavedConnections;
 use sweeps::{PendingSweeps, Progress};
@@ -198,13 +198,6 @@ fn receive_start(
     let counters = Counters::map(&counters).map_err(io::Error::other)?;
     let slots = ThreadSlots::map(&slots).map_err(io::Error::other)?;
     Ok((settings, counters, slots))
-}
-
-/// Prepares a listening socket of a port. Clients that have connected to it and were not accepted
-/// have nothing to do with others.
-fn own_listener(listener: ForeignFd) -> Result<ForeignFd, String> {
-    rustix::io::ioctl_fionbio(&listener, true).map_err(|e| e.to_string())?;
-    Ok(listener.of(Author::new(None)))
 }
 
 fn random_seed() -> io::Result<u64> {
@@ -647,25 +640,6 @@ impl Process {
             .first(move |w| w.set_control(upcalls, answers))?;
         self.workers.each(|w| w.resend_upcalls());
         Ok(())
-    }
-
-    fn ports_without_listener(&self) -> Vec<PortId> {
-        let ports = self.ports.iter();
-        let lack = ports.filter(|(_, port)| port.lacks_listener());
-        lack.map(|(id, _)| *id).collect()
-    }
-
-    /// Sets the listening socket of the port of a saved connection.
-    fn set_listener(&mut self, id: PortId, listener: Option<ForeignFd>) -> Result<(), String> {
-        let listener = own_listener(listener.ok_or("no socket")?)?;
-        let port = self.ports.get_mut(&id).ok_or("no such port")?;
-        port.set_listener(listener);
-        match self.ports.get(&id) {
-            Some(port) if !self.sessions.saved.waits && !port.awaits_restore() => {
-                self.watch_listener(id, port)
-            }
-            _ => Ok(()),
-        }
     }
 
     fn report_ports(&mut self) {

@@ -12,7 +12,7 @@ use ipc::switching::{PhaseReport, SwitchEvent};
 use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use sys::foreign::ForeignFd;
+use sys::foreign::{Author, ForeignFd};
 use virtio::vhost_user::Fault;
 
 use super::{Process, Token};
@@ -53,6 +53,13 @@ fn translation_tokens(id: PortId) -> [u64; 2] {
     [Token::Misses(id), Token::Channel(id)].map(|token| token.encode().u64())
 }
 
+/// Prepares a listening socket of a port. Clients that have connected to it and were not accepted
+/// have nothing to do with others.
+pub(super) fn own_listener(listener: ForeignFd) -> Result<ForeignFd, String> {
+    rustix::io::ioctl_fionbio(&listener, true).map_err(|e| e.to_string())?;
+    Ok(listener.of(Author::new(None)))
+}
+
 impl Process {
     /// Adds a port's listening socket to the epoll set, unless the port is paused. A port that
     /// restores a saved connection is added after that: its front end may have disconnected, and
@@ -68,6 +75,30 @@ impl Process {
         match epoll::add(&self.epoll, listener, token, EventFlags::IN) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Returns the ports that listen and lack their sockets.
+    pub(super) fn ports_without_listener(&self) -> Vec<PortId> {
+        let ports = self.ports.iter();
+        let lack = ports.filter(|(_, port)| port.lacks_listener());
+        lack.map(|(id, _)| *id).collect()
+    }
+
+    /// Sets the listening socket of the port of a saved connection.
+    pub(super) fn set_listener(
+        &mut self,
+        id: PortId,
+        listener: Option<ForeignFd>,
+    ) -> Result<(), String> {
+        let listener = own_listener(listener.ok_or("no socket")?)?;
+        let port = self.ports.get_mut(&id).ok_or("no such port")?;
+        port.set_listener(listener);
+        match self.ports.get(&id) {
+            Some(port) if !self.sessions.saved.waits && !port.awaits_restore() => {
+                self.watch_listener(id, port)
+            }
+            _ => Ok(()),
         }
     }
 
