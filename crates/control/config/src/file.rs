@@ -73,7 +73,7 @@ impl<'a> KeyPlaces<'a> {
     /// Returns the places in a text; errors name `file`.
     #[must_use]
     pub fn new(text: &'a str, file: &'a Path) -> Self {
-        let document = document::read(text).ok().map(|(_, document)| document);
+        let document = Document::parse(text).ok();
         Self {
             file,
             text,
@@ -177,11 +177,10 @@ fn error_of(fault: Fault, text: &str, file: &Path) -> ConfigError {
 /// # Errors
 /// The first error in the text.
 pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<DesiredState, ConfigError> {
-    let error = |fault: Fault| error_of(fault, text, file);
-    let (mut state, document) = document::read(text).map_err(error)?;
+    let mut state = document::read(text).map_err(|fault| error_of(fault, text, file))?;
     let checked = desired::check(&state, runtime_dir);
     let checked = checked.and_then(|()| desired::check_access(&state).map(drop));
-    checked.map_err(|invalid| error(document.placed(&invalid)))?;
+    checked.map_err(|invalid| KeyPlaces::new(text, file).error(&invalid))?;
     desired::normalise(&mut state);
     Ok(state)
 }

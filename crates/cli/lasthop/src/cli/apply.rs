@@ -7,6 +7,7 @@
 use std::fmt::Write;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use api::v1::{DesiredState, Warning};
 use config::desired::{self, Action, Difference, FieldChange, Step, live};
@@ -82,12 +83,22 @@ pub(super) async fn apply(
         let bytes = std::fs::read(&file);
         (file, bytes)
     };
-    let text = config::text_of(bytes, &file).map_err(invalid)?;
-    let new = config::parse(&text, &file, runtime_dir).map_err(invalid)?;
+    let text: Arc<str> = config::text_of(bytes, &file).map_err(invalid)?.into();
+    let parsing = {
+        let (text, file, dir) = (text.clone(), file.clone(), runtime_dir.to_owned());
+        tokio::task::spawn_blocking(move || config::parse(&text, &file, &dir))
+    };
+    let state = async {
+        let (response, tag) = client.get_tagged(STATE).await?;
+        Ok::<(DesiredState, _), Failure>((client::read(&response)?, tag))
+    };
+    // Control writes its state while the file is parsed. An error in the file comes first.
+    let (parsed, state) = tokio::join!(parsing, state);
+    let parsed = parsed.map_err(|error| Failure::Failed(error.to_string()))?;
+    let new = parsed.map_err(invalid)?;
     let placed = |error| invalid(KeyPlaces::new(&text, &file).error(&error));
     desired::check_owners(&new).map_err(placed)?;
-    let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = client::read(&response)?;
+    let (old, tag) = state?;
     live::check(&old.switch, &new.switch).map_err(placed)?;
     if new.ports.is_empty() && !how.allow_empty {
         keeps_ports(&old, &file)?;

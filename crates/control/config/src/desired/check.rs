@@ -274,7 +274,8 @@ fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> 
         let found = format!("{length} bytes: {}", quoted(&path.to_string_lossy()));
         return Err(at.wrong(expected, found));
     }
-    if RESERVED.iter().any(|own| path == runtime_dir.join(own)) {
+    let is_own = |name: &Path| RESERVED.iter().any(|own| name == Path::new(own));
+    if path.strip_prefix(runtime_dir).is_ok_and(is_own) {
         let found = format!("{}, which Lasthop has for itself", quoted(socket));
         return Err(at.taken("a path of its own", found));
     }

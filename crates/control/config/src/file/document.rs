@@ -3,6 +3,7 @@
 
 mod expected;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::v1::{
@@ -69,35 +70,21 @@ pub(super) struct Fault {
 }
 
 /// Reads a document; values are not checked beyond their types.
-pub(super) fn read(text: &str) -> Result<(DesiredState, Document<'_>), Fault> {
-    let top = DeTable::parse(text).map_err(|error| {
-        let (expected, found) = words::toml(error.message());
-        Fault {
-            offset: error.span().map_or(0, |span| span.start),
-            key: String::new(),
-            expected: expected.to_owned(),
-            found: found.to_owned(),
-        }
-    })?;
-    let document = Document(Spanned::new(0..0, DeValue::Table(top.into_inner())));
+///
+/// Paths of values are followed only for an error: they take as long as all else.
+pub(super) fn read(text: &str) -> Result<DesiredState, Fault> {
+    let document = Document::parse(text)?;
     document.check_keys()?;
-    let input = ValueDeserializer::from(input(text));
-    let tables: Result<Tables, _> = serde_path_to_error::deserialize(input);
-    let state = tables.map_err(|error| document.fault(&error))?.into();
-    Ok((state, document))
-}
-
-/// Returns a file as the API's types read it: with a name of the switch.
-fn input(text: &str) -> Spanned<DeValue<'_>> {
-    let mut top = DeTable::parse(text)
-        .map(Spanned::into_inner)
-        .unwrap_or_default();
-    if let Some(DeValue::Table(switch)) = top.get_mut("switch").map(Spanned::get_mut) {
-        let name = DeValue::String(SwitchSpec::default().name.into());
-        let key = Spanned::new(0..0, "name".into());
-        switch.entry(key).or_insert(Spanned::new(0..0, name));
-    }
-    Spanned::new(0..0, DeValue::Table(top))
+    let tables = match Tables::deserialize(document.into_input()) {
+        Ok(tables) => tables,
+        Err(_) => {
+            let input = Document::parse(text)?.into_input();
+            let tables: Result<Tables, _> = serde_path_to_error::deserialize(input);
+            let document = Document::parse(text)?;
+            tables.map_err(|error| document.fault(&error))?
+        }
+    };
+    Ok(tables.into())
 }
 
 /// A parsed file.
@@ -121,6 +108,32 @@ impl FoundValue<'_, '_> {
 }
 
 impl<'i> Document<'i> {
+    /// Parses TOML.
+    pub(super) fn parse(text: &'i str) -> Result<Self, Fault> {
+        let top = DeTable::parse(text).map_err(|error| {
+            let (expected, found) = words::toml(error.message());
+            Fault {
+                offset: error.span().map_or(0, |span| span.start),
+                key: String::new(),
+                expected: expected.to_owned(),
+                found: found.to_owned(),
+            }
+        })?;
+        Ok(Self(Spanned::new(0..0, DeValue::Table(top.into_inner()))))
+    }
+
+    /// Returns the file as the API's types read it: with a name of the switch.
+    fn into_input(mut self) -> ValueDeserializer<'i> {
+        if let DeValue::Table(top) = self.0.get_mut()
+            && let Some(DeValue::Table(switch)) = top.get_mut("switch").map(Spanned::get_mut)
+        {
+            let name = DeValue::String(SwitchSpec::default().name.into());
+            let key = Spanned::new(0..0, "name".into());
+            switch.entry(key).or_insert(Spanned::new(0..0, name));
+        }
+        ValueDeserializer::from(self.0)
+    }
+
     /// Follows keys; an array on the way, or at its end, takes the next index.
     fn find(&self, keys: &[&str], indices: &[usize]) -> FoundValue<'_, 'i> {
         let mut indices = indices.iter();
@@ -165,14 +178,14 @@ impl<'i> Document<'i> {
     /// ports of another kind have, and rules under the API's name.
     fn check_keys(&self) -> Result<(), Fault> {
         let all = json::keys_of::<PortSpec>();
+        let names: HashSet<&str> = all.iter().map(String::as_str).collect();
         for port in tables(self.0.get_ref(), "port") {
             let kind = kind_of(port);
-            let known = all.iter().map(String::as_str);
-            let known: Vec<&str> = known.filter(|key| kind.may_have(key)).collect();
-            let unknown = port
-                .keys()
-                .filter(|key| !known.contains(&key.get_ref().as_ref()));
+            let is_known = |key: &str| names.contains(key) && kind.may_have(key);
+            let unknown = port.keys().filter(|key| !is_known(key.get_ref()));
             if let Some(key) = unknown.min_by_key(|key| key.span().start) {
+                let known = all.iter().map(String::as_str);
+                let known: Vec<&str> = known.filter(|key| kind.may_have(key)).collect();
                 let fault = unknown_key(key, "port", &known);
                 return Err(match kinds_with(key.get_ref(), &all) {
                     kinds if kinds.is_empty() => fault,

@@ -1,5 +1,8 @@
 //! The desired state of a port.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use model::{Iommu, PortState, Secret, objects};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -140,8 +143,17 @@ impl PortKind {
 
     /// Returns whether ports of this kind may have a key: one of their own, or one of all kinds.
     pub fn may_have(self, key: &str) -> bool {
-        let has = |kind: &Self| kind.own_keys().contains(&key);
-        has(&self) || !Self::ALL.iter().any(has)
+        /// The kinds that have a key, for each key that not all have.
+        static OWNERS: LazyLock<HashMap<&str, Vec<PortKind>>> = LazyLock::new(|| {
+            let mut owners: HashMap<&str, Vec<PortKind>> = HashMap::new();
+            for kind in PortKind::ALL {
+                for key in kind.own_keys() {
+                    owners.entry(key).or_default().push(*kind);
+                }
+            }
+            owners
+        });
+        OWNERS.get(key).is_none_or(|kinds| kinds.contains(&self))
     }
 }
 
