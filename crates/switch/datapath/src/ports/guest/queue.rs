@@ -101,8 +101,9 @@ impl GuestQueue {
             kick: kick.into(),
             notifier: Notifier::new(call),
             enabled,
-            segments: Vec::with_capacity(SEGMENTS),
-            chains: Vec::with_capacity(BATCH),
+            // The first batches grow them: most guests of a full host are idle.
+            segments: Vec::new(),
+            chains: Vec::new(),
             spent: 0,
             fault: None,
             reported: false,

@@ -71,56 +71,39 @@ impl Client {
         })
     }
 
-    /// Takes over the connection of a former process, which answered `answered` last.
-    pub(super) fn connect_again(
-        socket: ForeignFd,
-        pipe: AnswerPipe,
-        answered: Option<&Message>,
-        config: &PortConfig,
-    ) -> Result<Link, String> {
-        let mut link = if memif_offer(config).is_some() {
-            memif::Connection::new(socket, pipe).map(Link::Memif)
-        } else {
-            Connection::with_pipe(socket, pipe).map(Link::VhostUser)
-        }
-        .map_err(|error| error.to_string())?;
-        if let Some(answered) = answered {
-            let skipped = match &mut link {
-                Link::VhostUser(connection) => connection.skip_answered(answered),
-                Link::Memif(connection) => connection.skip_answered(answered),
-            };
-            skipped.map_err(|fault| fault.to_string())?;
-        }
-        Ok(link)
-    }
-
-    /// Restores the session of `record` on its connection.
+    /// Restores the session of `record`; [`Client::join`] gives it its connection.
     pub(super) fn restore(
-        link: Link,
         config: &PortConfig,
         record: &ConnectionRecord,
         files: BTreeMap<u64, ForeignFd>,
         backend: &mut dyn Backend,
-    ) -> Result<Self, String> {
-        match (link, memif_offer(config)) {
-            (Link::Memif(connection), Some(offer)) => {
-                let session = memif::Session::restore(offer, &record.session, files, backend)?;
-                let session = Box::new(session);
-                Ok(Self::Memif {
-                    connection,
-                    session,
-                })
-            }
-            (Link::VhostUser(connection), None) => {
-                let offer = offer_after_restore(config, record);
-                let session = Session::restore(offer, &record.session, files, backend)?;
-                let session = Box::new(session);
+    ) -> Result<RestoredSession, String> {
+        if let Some(offer) = memif_offer(config) {
+            let session = memif::Session::restore(offer, &record.session, files, backend)?;
+            return Ok(RestoredSession::Memif(Box::new(session)));
+        }
+        let offer = offer_after_restore(config, record);
+        let session = Session::restore(offer, &record.session, files, backend)?;
+        Ok(RestoredSession::VhostUser(Box::new(session)))
+    }
+
+    /// Returns a session with its connection, which ends if it has another protocol.
+    pub(super) fn join(link: Link, session: RestoredSession) -> Result<Self, String> {
+        match (link, session) {
+            (Link::VhostUser(connection), RestoredSession::VhostUser(session)) => {
                 Ok(Self::VhostUser {
                     connection,
                     session,
                 })
             }
-            _ => Err("the connection has another protocol".into()),
+            (Link::Memif(connection), RestoredSession::Memif(session)) => Ok(Self::Memif {
+                connection,
+                session,
+            }),
+            (link, _) => {
+                link.end();
+                Err("the connection has another protocol".into())
+            }
         }
     }
 
@@ -139,22 +122,6 @@ impl Client {
         let offer = offer_after_restore(config, record);
         let session = Session::restore_stopped(offer, &record.session, files, backend)?;
         Ok(Box::new(session))
-    }
-
-    /// Continues a session that was prepared on its connection.
-    pub(super) fn start_prepared(
-        link: Link,
-        mut session: Box<Session>,
-        backend: &mut dyn Backend,
-    ) -> Result<Self, String> {
-        let Link::VhostUser(connection) = link else {
-            return Err("the connection has another protocol".into());
-        };
-        session.start_restored(backend);
-        Ok(Self::VhostUser {
-            connection,
-            session,
-        })
     }
 
     /// Returns whether a message waits for room in the socket.
@@ -427,6 +394,50 @@ impl AsFd for Client {
 pub(super) enum Link {
     VhostUser(Connection),
     Memif(memif::Connection),
+}
+
+impl Link {
+    /// Takes over the connection of a former process, which answered `answered` last. After an
+    /// error the connection has ended.
+    pub(super) fn again(
+        socket: ForeignFd,
+        pipe: AnswerPipe,
+        answered: Option<&Message>,
+        config: &PortConfig,
+    ) -> Result<Self, String> {
+        let mut link = if memif_offer(config).is_some() {
+            memif::Connection::new(socket, pipe).map(Self::Memif)
+        } else {
+            Connection::with_pipe(socket, pipe).map(Self::VhostUser)
+        }
+        .map_err(|error| error.to_string())?;
+        if let Some(answered) = answered {
+            let skipped = match &mut link {
+                Self::VhostUser(connection) => connection.skip_answered(answered),
+                Self::Memif(connection) => connection.skip_answered(answered),
+            };
+            if let Err(fault) = skipped {
+                link.end();
+                return Err(fault.to_string());
+            }
+        }
+        Ok(link)
+    }
+
+    /// Ends it for the other side, even if other processes have the socket open.
+    pub(super) fn end(self) {
+        match self {
+            Self::VhostUser(connection) => connection.end(),
+            Self::Memif(connection) => connection.end(None),
+        }
+    }
+}
+
+/// A session without a connection.
+#[derive(Debug)]
+pub(super) enum RestoredSession {
+    VhostUser(Box<Session>),
+    Memif(Box<memif::Session>),
 }
 
 /// Rejects a connection that was just accepted; a memif client gets the reason.

@@ -17,7 +17,7 @@ use wire::virtio::vhost_user::code;
 
 use super::Attachment;
 use super::backend::{Positions, WorkerBackend};
-use super::client::{Client, Link};
+use super::client::{Client, Link, RestoredSession};
 use super::missing_memory::MissingMemory;
 use super::open::OpenConnection;
 use super::translations::Watches;
@@ -120,11 +120,32 @@ impl SavedConnection {
         })
     }
 
+    /// Returns its connection, unless it is to end; after an error it has ended.
     pub(super) fn take_connection(&mut self, port: &PortConfig) -> Result<Link, String> {
+        let taken = self.may_continue().and_then(|()| {
+            let (from, to) = (self.take(PIPE_FROM)?.vouch(), self.take(PIPE_TO)?.vouch());
+            AnswerPipe::again(from, to).map_err(|e| e.to_string())
+        });
         let socket = self.take(SOCKET)?;
-        let (from, to) = (self.take(PIPE_FROM)?.vouch(), self.take(PIPE_TO)?.vouch());
-        let pipe = AnswerPipe::again(from, to).map_err(|e| e.to_string())?;
-        Client::connect_again(socket, pipe, self.answered().as_ref(), port)
+        match taken {
+            Ok(pipe) => Link::again(socket, pipe, self.answered().as_ref(), port),
+            Err(reason) => {
+                socket.hang_up();
+                Err(reason)
+            }
+        }
+    }
+
+    fn may_continue(&self) -> Result<(), String> {
+        let reason = if self.quarantined {
+            "quarantined: the switch crashed repeatedly while serving this port, or could not \
+             close what its front end sent"
+        } else if self.record.torn {
+            "a part of a message was lost with the previous switch process"
+        } else {
+            return Ok(());
+        };
+        Err(reason.into())
     }
 
     /// Returns the message that was answered last, unless it is known to have left the socket.
@@ -169,8 +190,6 @@ impl Attachment {
 
     fn restore_connection(&mut self, mut saved: Box<SavedConnection>, workers: &Workers) {
         self.context.connections = saved.record.connections;
-        let socket = saved.files.get(&SOCKET);
-        let socket = socket.and_then(|socket| socket.try_clone().ok());
         let quarantined = saved.quarantined;
         let bytes = std::mem::take(&mut saved.bytes);
         let numbers = std::mem::take(&mut saved.numbers);
@@ -187,7 +206,6 @@ impl Attachment {
                     "connection not continued: {reason}"
                 );
                 self.reason = Some(reason);
-                socket.into_iter().for_each(ForeignFd::hang_up);
                 self.context.store.drop_session();
                 self.dial_later();
                 if quarantined {
@@ -220,20 +238,19 @@ impl Attachment {
         saved: &mut SavedConnection,
         workers: &Workers,
     ) -> Result<PreparedSession, String> {
-        let mut positions = saved.take_positions(&self.context.config)?;
-        let (config, doorbells) = (self.context.config.clone(), Doorbells::default());
-        let mut backend = WorkerBackend {
-            workers,
-            context: &mut self.context,
-            positions: &mut positions,
-            doorbells: &doorbells,
-        };
+        let positions = saved.take_positions(&self.context.config)?;
         let of_connection = |number: &u64| [SOCKET, PIPE_FROM, PIPE_TO].contains(number);
         let (own, files) = std::mem::take(&mut saved.files)
             .into_iter()
             .partition(|(number, _)| of_connection(number));
         saved.files = own;
-        let session = Client::prepare(&config, &saved.record, files, &mut backend)?;
+        let restored = self.with_backend(
+            positions,
+            Doorbells::default(),
+            workers,
+            |config, backend| Client::prepare(config, &saved.record, files, backend),
+        );
+        let (session, positions, doorbells) = restored?;
         Ok(PreparedSession {
             session,
             positions,
@@ -241,66 +258,68 @@ impl Attachment {
         })
     }
 
-    fn start_prepared(
+    /// Returns the session with its queues in service.
+    fn restored(
         &mut self,
-        link: Link,
-        prepared: PreparedSession,
-        workers: &Workers,
-    ) -> Result<(Client, Positions, Doorbells), String> {
-        let PreparedSession {
-            session,
-            mut positions,
-            doorbells,
-        } = prepared;
-        let mut backend = WorkerBackend {
-            workers,
-            context: &mut self.context,
-            positions: &mut positions,
-            doorbells: &doorbells,
-        };
-        let client = Client::start_prepared(link, session, &mut backend)?;
-        Ok((client, positions, doorbells))
-    }
-
-    fn restore_client(
-        &mut self,
-        link: Link,
         saved: &mut SavedConnection,
         workers: &Workers,
-    ) -> Result<(Client, Positions, Doorbells), String> {
-        let mut positions = saved.take_positions(&self.context.config)?;
-        let (config, doorbells) = (self.context.config.clone(), Doorbells::default());
+    ) -> Result<(RestoredSession, Positions, Doorbells), String> {
+        if let Some(prepared) = saved.prepared.take() {
+            let PreparedSession {
+                mut session,
+                positions,
+                doorbells,
+            } = prepared?;
+            return self.with_backend(positions, doorbells, workers, |_, backend| {
+                session.start_restored(backend);
+                Ok(RestoredSession::VhostUser(session))
+            });
+        }
+        let positions = saved.take_positions(&self.context.config)?;
+        let (record, files) = (&saved.record, std::mem::take(&mut saved.files));
+        self.with_backend(
+            positions,
+            Doorbells::default(),
+            workers,
+            |config, backend| Client::restore(config, record, files, backend),
+        )
+    }
+
+    /// Restores something with the backend of this port; returns it with the rest of the
+    /// connection.
+    fn with_backend<R>(
+        &mut self,
+        mut positions: Positions,
+        doorbells: Doorbells,
+        workers: &Workers,
+        restore: impl FnOnce(&PortConfig, &mut WorkerBackend<'_>) -> Result<R, String>,
+    ) -> Result<(R, Positions, Doorbells), String> {
+        let config = self.context.config.clone();
         let mut backend = WorkerBackend {
             workers,
             context: &mut self.context,
             positions: &mut positions,
             doorbells: &doorbells,
         };
-        let (record, files) = (&saved.record, std::mem::take(&mut saved.files));
-        let client = Client::restore(link, &config, record, files, &mut backend)?;
-        Ok((client, positions, doorbells))
+        let restored = restore(&config, &mut backend)?;
+        Ok((restored, positions, doorbells))
     }
 
+    /// Continues a connection; after an error it has ended.
     fn try_restore(
         &mut self,
         mut saved: Box<SavedConnection>,
         workers: &Workers,
     ) -> Result<OpenConnection, String> {
-        if saved.quarantined {
-            return Err(
-                "quarantined: the switch crashed repeatedly while serving this port, or could \
-                 not close what its front end sent"
-                    .into(),
-            );
-        }
-        if saved.record.torn {
-            return Err("a part of a message was lost with the previous switch process".into());
-        }
         let link = saved.take_connection(&self.context.config)?;
-        let (mut client, positions, doorbells) = match saved.prepared.take() {
-            Some(prepared) => self.start_prepared(link, prepared?, workers)?,
-            None => self.restore_client(link, &mut saved, workers)?,
+        let (session, positions, doorbells) = match self.restored(&mut saved, workers) {
+            Ok(restored) => restored,
+            Err(reason) => {
+                link.end();
+                return Err(reason);
+            }
         };
+        let mut client = Client::join(link, session)?;
         if saved.record.port.mtu != self.context.config.mtu {
             client.set_mtu(self.context.config.mtu.unwrap_or(1500));
         }
