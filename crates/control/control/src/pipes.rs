@@ -86,7 +86,7 @@ impl PipeServer {
         let thread = Thread::new(Arc::clone(&self.0), events)?;
         let (started, running) = mpsc::sync_channel(1);
         let builder = std::thread::Builder::new().name("pipes".into());
-        builder.spawn(move || {
+        sys::thread::start(builder, move || {
             // The other end waits for it.
             let _ = started.send(());
             thread.run();

@@ -23,9 +23,8 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         .enable_all()
         .build()?;
     // Beside the wait for the first message.
-    let routes = std::thread::Builder::new()
-        .name("routes".into())
-        .spawn(server::build_routes)?;
+    let routes = std::thread::Builder::new().name("routes".into());
+    let routes = sys::thread::start(routes, server::build_routes)?;
     let mut link = Link::new(link);
     let start = receive_start(&mut link)?;
     sys::closer::start(process::log::closers::logger(), None)?;

@@ -274,7 +274,7 @@ impl WorkerPool {
             let (error, here) = (pool.error.clone(), all_here.clone());
             let port = tracing::Span::current();
             let thread = std::thread::Builder::new().name(PAIR_THREAD.to_owned());
-            thread.spawn(move || {
+            sys::thread::start(thread, move || {
                 let _port = port.entered();
                 // The system's default slack of 50 us would make pauses longer.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));

@@ -12,6 +12,7 @@ use ipc::link::{self, Link, LinkEvent};
 use ipc::supervision::{LINK_FD, ProcessInfo, Request, SPARE};
 use rustix::process::Signal;
 use sys::foreign::ForeignFd;
+use sys::limit;
 
 use super::binaries::Binaries;
 use super::environment;
@@ -567,8 +568,13 @@ fn spawn<R: Role>(binaries: &Binaries, is_spare: bool) -> io::Result<Alive<R>> {
     unsafe { command.pre_exec(move || prepare_child(number)) };
     let process = command
         .spawn()
-        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
+        .map_err(|error| cannot_start(kind.binary(), &error))?;
     watched(&process, ours)
+}
+
+fn cannot_start(binary: &str, error: &io::Error) -> io::Error {
+    let text = format!("{binary}: {}", limit::of_start(error));
+    io::Error::new(error.kind(), text)
 }
 
 /// Returns the state of a new process with the supervisor's end of its link.

@@ -50,6 +50,9 @@ pub enum MappingError {
     /// All ports together have too many mappings.
     #[error("too many memory regions are mapped already")]
     TooManyMappings,
+    /// The process can map no more.
+    #[error("the switch has no room for more memory of guests (vm.max_map_count, LimitAS=)")]
+    NoRoom,
     /// The operating system refused.
     #[error("cannot map guest memory: {0} (is it shared? QEMU: memory-backend-memfd,share=on)")]
     Map(std::io::Error),

@@ -105,7 +105,10 @@ impl Extent {
                 self.start,
             )
         }
-        .map_err(|e| MappingError::Map(e.into()))?;
+        .map_err(|error| match error {
+            Errno::NOMEM => MappingError::NoRoom,
+            other => MappingError::Map(other.into()),
+        })?;
         let mut mapping = Mapping {
             base: NonNull::new(base.cast()).ok_or(MappingError::Empty)?,
             extent: *self,

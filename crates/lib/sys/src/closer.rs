@@ -193,7 +193,7 @@ fn spawn<T>(
 ) -> io::Result<()> {
     let started = started.clone();
     let thread = thread::Builder::new().name(name).stack_size(STACK);
-    thread.spawn(move || match prepare() {
+    crate::thread::start(thread, move || match prepare() {
         Ok(prepared) => {
             // The receiver waits for all.
             let _ = started.send(Ok(()));

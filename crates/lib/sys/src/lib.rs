@@ -15,5 +15,6 @@ pub mod network;
 pub mod peer;
 pub mod procfs;
 pub mod signal;
+pub mod thread;
 pub mod time;
 pub mod wait;

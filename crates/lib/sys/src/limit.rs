@@ -1,4 +1,5 @@
-//! The limit of open descriptors (`RLIMIT_NOFILE`, getrlimit(2)) in words.
+//! Limits of the system in words: of open descriptors (`RLIMIT_NOFILE`, getrlimit(2)), and of
+//! processes and threads (fork(2)).
 
 use std::io;
 
@@ -27,6 +28,17 @@ pub fn in_words(error: &io::Error) -> String {
     }
 }
 
+/// Returns the error of a process or thread that could not be started in words.
+#[must_use]
+pub fn of_start(error: &io::Error) -> String {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::AGAIN) => "the limit of processes and threads is reached (TasksMax= of the \
+                               unit, pids.max, or kernel.threads-max)"
+            .to_owned(),
+        _ => in_words(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +50,7 @@ mod tests {
         assert!(text.starts_with(&expected) && text.contains("LimitNOFILE="));
         assert!(in_words(&Errno::NFILE.into()).contains("fs.file-max"));
         assert_eq!(in_words(&io::Error::other("no")), "no");
+        assert!(of_start(&Errno::AGAIN.into()).contains("TasksMax="));
+        assert!(of_start(&Errno::NFILE.into()).contains("fs.file-max"));
     }
 }

@@ -37,21 +37,20 @@ impl ApiThread {
     ) -> io::Result<StartedApiThread> {
         let (begin, begun) = mpsc::channel();
         let (started, ready) = mpsc::sync_channel(1);
-        std::thread::Builder::new()
-            .name("api".into())
-            .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
-                let runtime = match runtime {
-                    Ok(runtime) => runtime,
-                    Err(error) => return drop(started.send(Err(error))),
-                };
-                let _ = started.send(Ok(()));
-                if begun.recv().is_ok() {
-                    runtime.block_on(self.serve(api, engine));
-                }
-            })?;
+        let thread = std::thread::Builder::new().name("api".into());
+        sys::thread::start(thread, move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            let _ = started.send(Ok(()));
+            if begun.recv().is_ok() {
+                runtime.block_on(self.serve(api, engine));
+            }
+        })?;
         ready.recv().map_err(io::Error::other)??;
         Ok(StartedApiThread(begin))
     }

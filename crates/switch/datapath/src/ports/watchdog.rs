@@ -106,12 +106,11 @@ pub fn watch_this_thread() -> io::Result<()> {
     let thread = rustix::thread::gettid();
     let started = Arc::new(Barrier::new(2));
     let running = Arc::clone(&started);
-    let handle = std::thread::Builder::new()
-        .name("watchdog".into())
-        .spawn(move || {
-            running.wait();
-            watch(&watched, thread);
-        })?;
+    let watchdog = std::thread::Builder::new().name("watchdog".into());
+    let handle = sys::thread::start(watchdog, move || {
+        running.wait();
+        watch(&watched, thread);
+    })?;
     started.wait();
     WATCHED.with_borrow_mut(|watched| {
         *watched = Some(WatchGuard {

@@ -138,14 +138,13 @@ pub(crate) fn shorten_timer_slack() {
 }
 
 fn spawn(mut worker: Worker, handle: WorkerHandle) -> io::Result<WorkerHandle> {
-    std::thread::Builder::new()
-        .name(WORKER_THREAD.into())
-        .spawn(move || {
-            if let Err(error) = watchdog::watch_this_thread() {
-                tracing::error!("no watchdog: {error}");
-            }
-            shorten_timer_slack();
-            while worker.run_pass() {}
-        })?;
+    let thread = std::thread::Builder::new().name(WORKER_THREAD.into());
+    sys::thread::start(thread, move || {
+        if let Err(error) = watchdog::watch_this_thread() {
+            tracing::error!("no watchdog: {error}");
+        }
+        shorten_timer_slack();
+        while worker.run_pass() {}
+    })?;
     Ok(handle)
 }
