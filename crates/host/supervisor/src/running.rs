@@ -22,9 +22,11 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, pidfd_send_signal,
+    waitid, waitpid,
 };
 use sys::closer;
+use sys::foreign::Author;
 
 /// Time after which a killed process is given up: 1 second.
 const GIVE_UP: Duration = Duration::from_secs(1);
@@ -68,7 +70,7 @@ impl UnreapedProcess {
 
     fn is_reaped(&self) -> bool {
         let is_due = self.is_given_up || self.since.elapsed() >= REAP;
-        is_due && !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None))
+        is_due && !matches!(reaped(self.pid), Ok(None))
     }
 
     /// Notes that it takes long.
@@ -79,6 +81,30 @@ impl UnreapedProcess {
             tracing::error!(pid, "killed {name} waits in the kernel: given up");
         }
     }
+}
+
+/// Returns the exit status of a child that has ended. Another thread reaps it: the system removes
+/// what `/proc` has of it then, which takes tens of milliseconds if somebody has listed many
+/// descriptors there.
+///
+/// # Errors
+/// It is reaped already.
+fn reaped(pid: Pid) -> Result<Option<ExitStatus>, Errno> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let Some(status) = waitid(WaitId::Pid(pid), options)? else {
+        return Ok(None);
+    };
+    closer::run(Author::ours(), move || {
+        // Nobody else waits for it.
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+    });
+    // As wait(2) encodes it.
+    let core = if status.dumped() { 0x80 } else { 0 };
+    let raw = match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => (code & 0xff) << 8,
+        (None, signal) => signal.unwrap_or(libc::SIGKILL) | core,
+    };
+    Ok(Some(ExitStatus::from_raw(raw)))
 }
 
 fn unreaped() -> MutexGuard<'static, Vec<UnreapedProcess>> {
@@ -174,8 +200,8 @@ impl Running {
     /// Reaps the process if it has ended, or gives it up, and returns its exit status.
     pub(super) fn has_ended(&mut self) -> Option<ExitStatus> {
         if self.end.is_none() {
-            self.end = match waitpid(Some(self.pid), WaitOptions::NOHANG) {
-                Ok(Some((_, status))) => Some(End::Reaped(ExitStatus::from_raw(status.as_raw()))),
+            self.end = match reaped(self.pid) {
+                Ok(Some(status)) => Some(End::Reaped(status)),
                 // The exit status is lost.
                 Err(Errno::CHILD) => Some(End::Reaped(ExitStatus::from_raw(libc::SIGKILL))),
                 _ if self.give_up(Instant::now()) => Some(End::GivenUp),
