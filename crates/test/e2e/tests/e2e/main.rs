@@ -26,6 +26,7 @@ mod legacy_guests;
 mod libvirt;
 mod limits;
 mod many_flows;
+mod many_guests;
 mod memif;
 mod migration;
 mod mirror;
