@@ -84,7 +84,7 @@ impl UnreapedProcess {
 }
 
 /// Returns the exit status of a child that has ended. Another thread reaps it: the system removes
-/// what `/proc` has of it then, which takes tens of milliseconds if somebody has listed many
+/// what `/proc` has of it then, which takes tens of milliseconds if a program has listed many
 /// descriptors there.
 ///
 /// # Errors

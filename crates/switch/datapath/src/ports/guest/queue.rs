@@ -101,7 +101,7 @@ impl GuestQueue {
             kick: kick.into(),
             notifier: Notifier::new(call),
             enabled,
-            // The first batches grow them: most guests of a full host are idle.
+            // The first batches grow them: a full host has idle guests above all.
             segments: Vec::new(),
             chains: Vec::new(),
             spent: 0,
