@@ -60,8 +60,8 @@ fn twenty_guests_survive_kills_and_upgrades() {
     let log = lasthop.log();
     assert!(!log.contains("disconnected"), "{log}");
     assert_eq!(log.matches("front end connected").count(), GUESTS, "{log}");
-    for at in 0..GUESTS / 2 {
-        assert!(reachable(&mut guests[at], &other(at)), "{log}");
+    for (at, guest) in guests.iter_mut().take(GUESTS / 2).enumerate() {
+        assert!(reachable(guest, &other(at)), "{log}");
     }
     lasthop.stop();
 }
