@@ -681,4 +681,26 @@ mod tests {
         // Reaped.
         assert!(child.try_wait().is_err());
     }
+
+    #[test]
+    fn exit_statuses_are_those_of_wait_and_no_process_is_left() {
+        for (script, code, signal) in [
+            ("exit 3", Some(3), None),
+            ("exit 0", Some(0), None),
+            ("kill -9 $$", None, Some(libc::SIGKILL)),
+            ("kill -15 $$", None, Some(libc::SIGTERM)),
+        ] {
+            let child = std::process::Command::new("sh")
+                .args(["-c", script])
+                .spawn()
+                .unwrap();
+            let mut running = Running::of("shell", &child).unwrap();
+            assert!(running.ends_by(Instant::now() + testkit::wait::LIMIT));
+            let status = running.has_ended().unwrap();
+            assert_eq!((status.code(), status.signal()), (code, signal), "{script}");
+            let path = format!("/proc/{}", running.id());
+            testkit::wait::wait_until("it is reaped", || !Path::new(&path).exists());
+            drop(running);
+        }
+    }
 }
