@@ -193,6 +193,14 @@ async fn reconcile_ports(
     }
     let make = |(config, socket)| make_port(engine, config, socket);
     pipelined(made, make, |()| {}).await?;
+    give_sockets(engine, deaf).await
+}
+
+/// Gives ports of the switch their listening sockets.
+async fn give_sockets(
+    engine: &SharedEngine<'_>,
+    deaf: Vec<(PortId, ForeignFd)>,
+) -> Result<(), Problem> {
     let listen = |(id, socket)| {
         let order = SwitchCommand::Listen(id);
         let reply = engine.with(|e| e.links.switch.request(order, vec![socket]));
@@ -207,13 +215,34 @@ async fn reconcile_ports(
 /// Gives the ports of a dead switch's connections their listening sockets.
 ///
 /// # Errors
-/// The first socket that cannot be opened; the next change tries again.
+/// The first socket that cannot be opened; the next change tries again. The others are given.
 pub(super) async fn listen_again(engine: &SharedEngine<'_>) -> Result<(), Problem> {
     let mut target = engine.with(|e| e.target());
-    let mut claims = claims::sockets(engine, &target.desired.ports).await?;
-    let done = reconcile_ports(engine, &mut target, &mut claims).await;
-    engine.with(|e| e.release_sockets(claims))?;
-    done
+    let mut deaf = Vec::new();
+    for spec in &target.desired.ports {
+        let id = target.numbers.port_id(&spec.name);
+        if engine.with(|e| e.ports.lacks_listener(id)) {
+            deaf.push((config_of(spec, id), spec));
+        }
+    }
+    let open = |(config, spec)| {
+        let socket = claims::listen(engine, spec);
+        async move { Ok((config, socket.await)) }
+    };
+    let (mut opened, mut failed) = (Vec::new(), Vec::new());
+    pipelined(deaf, open, |(config, socket)| match socket {
+        Ok(socket) => opened.push((config, socket)),
+        Err(problem) => failed.push(problem),
+    })
+    .await?;
+    let mut sockets = Vec::new();
+    for (config, socket) in opened {
+        // Before the first client can connect.
+        reconcile_peer(engine, &config).await?;
+        sockets.push((config.id, socket));
+    }
+    give_sockets(engine, sockets).await?;
+    failed.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// Sends the switch a new port, with its socket if it listens. The future completes when it is

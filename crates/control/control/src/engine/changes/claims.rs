@@ -98,7 +98,7 @@ pub(super) async fn sockets(
 }
 
 /// Opens the socket of a port, or sets its owner if it is open.
-fn listen<'a>(
+pub(super) fn listen<'a>(
     engine: &'a SharedEngine<'_>,
     spec: &'a PortSpec,
 ) -> impl Future<Output = Result<ForeignFd, Problem>> + 'a {
