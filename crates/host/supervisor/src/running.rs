@@ -690,6 +690,7 @@ mod tests {
             ("kill -9 $$", None, Some(libc::SIGKILL)),
             ("kill -15 $$", None, Some(libc::SIGTERM)),
         ] {
+            #[expect(clippy::zombie_processes, reason = "it is reaped below")]
             let child = std::process::Command::new("sh")
                 .args(["-c", script])
                 .spawn()
