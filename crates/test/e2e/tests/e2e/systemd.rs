@@ -20,10 +20,11 @@ use rustix::thread::LinkNameSpaceType;
 use testkit::wait::{wait_for, wait_until};
 
 const DROP_IN: &str = "/usr/share/lasthop/network-namespaces.conf";
-/// Two ports of the host, the second one in another namespace.
+/// Two ports of the host, the second one in another namespace and with a process of its own.
 const CONFIG: &str = "\
     [[port]]\nname = \"near\"\nkind = \"tap\"\naddress = \"10.1.0.1/24\"\n\
-    [[port]]\nname = \"far\"\nkind = \"tap\"\naddress = \"10.1.0.2/24\"\nnetns = \"far\"\n";
+    [[port]]\nname = \"far\"\nkind = \"tap\"\naddress = \"10.1.0.2/24\"\nnetns = \"far\"\n\
+    driver_process = true\n";
 
 /// Makes a socket in the network namespace of a file.
 fn socket(namespace: PathBuf, address: &'static str) -> UdpSocket {
