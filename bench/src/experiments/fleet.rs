@@ -58,15 +58,17 @@ struct Column {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Fleet(Vec<Column>);
+struct Fleet {
+    columns: Vec<Column>,
+}
 
 impl Figures for Fleet {
     fn tables(&self) -> String {
         let mut head = vec![String::new()];
         let of = |column: &Column| format!("{}: {}", column.build, column.guests);
-        head.extend(self.0.iter().map(of));
+        head.extend(self.columns.iter().map(of));
         let mut names: Vec<&str> = Vec::new();
-        for (name, _) in self.0.iter().flat_map(|column| &column.values) {
+        for (name, _) in self.columns.iter().flat_map(|column| &column.values) {
             if !names.contains(name) {
                 names.push(name);
             }
@@ -76,7 +78,7 @@ impl Figures for Fleet {
                 let values = column.values.iter().find(|(of, _)| of == name);
                 values.map_or_else(String::new, |(_, values)| shown(values))
             };
-            let cells = self.0.iter().map(cell);
+            let cells = self.columns.iter().map(cell);
             [(*name).to_owned()].into_iter().chain(cells).collect()
         };
         table(&head, &names.iter().map(row).collect::<Vec<_>>())
@@ -111,7 +113,7 @@ pub(crate) fn fleet(plan: &Plan) -> Result<Report> {
                 Ok(values) => {
                     progress(&format!("fleet: {build}, {guests} guests: {values:?}"));
                     let guests = *guests;
-                    fleet.0.push(Column {
+                    fleet.columns.push(Column {
                         build,
                         guests,
                         values,

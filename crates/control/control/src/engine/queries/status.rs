@@ -1,7 +1,7 @@
 //! Status, counters and metrics: conversion of the reports of switch and supervisor to the API's
 //! documents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use api::v1::{
     AdminState, ClientStatus, DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus,
@@ -354,15 +354,30 @@ async fn port_states(engine: &SharedEngine<'_>) -> Result<(Vec<PortState>, Figur
     states.await.map_err(unavailable)
 }
 
+/// Returns the states that the switch has reported by the names of their ports.
+fn by_name(states: &[PortState]) -> HashMap<&str, &PortState> {
+    let named = states
+        .iter()
+        .map(|state| (state.config.name.as_str(), state));
+    named.collect()
+}
+
+/// Returns the states that the switch has reported by the numbers of their ports.
+fn by_id(states: &[PortState]) -> HashMap<PortId, &PortState> {
+    let numbered = states.iter().map(|state| (state.config.id, state));
+    numbered.collect()
+}
+
 /// Returns the states of ports by their names.
 pub(super) async fn states_by_name(
     engine: &SharedEngine<'_>,
 ) -> Result<BTreeMap<String, (AdminState, ApiState)>, Problem> {
     let (states, _) = port_states(engine).await?;
     Ok(engine.with(|e| {
+        let states = by_name(&states);
         let ports = e.store.saved.desired.ports.iter();
         let ports = ports.map(|spec| {
-            let state = states.iter().find(|state| state.config.name == spec.name);
+            let state = states.get(spec.name.as_str()).copied();
             (spec.name.clone(), (spec.admin_state, state_of(state)))
         });
         ports.collect()
@@ -400,7 +415,7 @@ async fn status_of(
     let reports = port_reports(engine, states).await?;
     let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
     let status = engine.with(|e| {
-        let ports = e.port_statuses(&reports);
+        let ports = e.port_statuses(&reports, |_| true);
         let desired = &e.store.saved.desired;
         StatusDocument {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -429,7 +444,7 @@ async fn status_of(
 pub(in crate::engine) async fn ports(engine: &SharedEngine<'_>) -> Result<PortsDocument, Problem> {
     let (states, _) = port_states(engine).await?;
     let reports = port_reports(engine, states).await?;
-    let ports = engine.with(|e| e.port_statuses(&reports));
+    let ports = engine.with(|e| e.port_statuses(&reports, |_| true));
     Ok(PortsDocument { ports })
 }
 
@@ -438,11 +453,10 @@ pub(in crate::engine) async fn port_status_now(
     engine: &SharedEngine<'_>,
     name: &str,
 ) -> Result<PortStatus, Problem> {
-    let found = ports(engine)
-        .await?
-        .ports
-        .into_iter()
-        .find(|p| p.name == name);
+    let (states, _) = port_states(engine).await?;
+    let reports = port_reports(engine, states).await?;
+    let found = engine.with(|e| e.port_statuses(&reports, |spec| spec.name == name));
+    let found = found.into_iter().next();
     found.ok_or_else(|| Problem::no_such("port", name))
 }
 
@@ -473,6 +487,7 @@ pub(in crate::engine) async fn facts(engine: &SharedEngine<'_>) -> Result<Facts,
     let egress = egress::documents(engine).await?;
     Ok(engine.with(|e| {
         let connections = connections::table(e);
+        let states = by_id(&states);
         let ports = status.ports.iter().map(|port| {
             let id = e.store.saved.numbers.ports.get(&port.name).copied();
             let mut counts = id.map(|id| e.counters.read(id)).unwrap_or_default();
@@ -482,7 +497,7 @@ pub(in crate::engine) async fn facts(engine: &SharedEngine<'_>) -> Result<Facts,
             }
             PortFacts {
                 counts,
-                state: states.iter().find(|s| Some(s.config.id) == id).cloned(),
+                state: id.and_then(|id| states.get(&id).copied()).cloned(),
             }
         });
         Facts {
@@ -502,12 +517,18 @@ pub(in crate::engine) async fn facts(engine: &SharedEngine<'_>) -> Result<Facts,
 
 impl Engine {
     /// Returns the status of all desired ports, in the operator's order.
-    fn port_statuses(&mut self, reports: &PortReports) -> Vec<PortStatus> {
+    fn port_statuses(
+        &mut self,
+        reports: &PortReports,
+        is_wanted: impl Fn(&PortSpec) -> bool,
+    ) -> Vec<PortStatus> {
         let connections = connections::ports::connections(self);
+        let states = by_name(&reports.states);
         let desired = self.store.saved.desired.ports.iter();
         desired
+            .filter(|spec| is_wanted(spec))
             .map(|spec| {
-                let state = reports.states.iter().find(|s| s.config.name == spec.name);
+                let state = states.get(spec.name.as_str()).copied();
                 let driver = reports.drivers.iter().find(|d| d.name == spec.name);
                 let id = self.store.saved.numbers.ports.get(&spec.name).copied();
                 let (vcpus, vcpu_search) = vcpus_of(reports, spec, id);
@@ -549,10 +570,11 @@ impl Engine {
         states: &[PortState],
         users: &BTreeMap<String, UserFigures>,
     ) -> StatsDocument {
+        let states = by_id(states);
         let desired = self.store.saved.desired.ports.iter();
         let ports = desired.map(|spec| {
             let id = self.store.saved.numbers.ports.get(&spec.name).copied();
-            let state = states.iter().find(|s| Some(s.config.id) == id);
+            let state = id.and_then(|id| states.get(&id).copied());
             let mut counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
             if let Some(figures) = users.get(&spec.name) {
                 user::add_refused(&mut counts, &user::status_of(figures));
