@@ -35,7 +35,7 @@ pub fn end_without_reader(output: impl AsFd, failure: Failure) -> Result<(), Fai
         }
     };
     let thread = std::thread::Builder::new().name("reader".into());
-    thread.spawn(wait).map(drop).map_err(cannot)
+    sys::thread::start(thread, wait).map(drop).map_err(cannot)
 }
 
 /// Returns whether `output` has a reader. Without one a failure to write is none of the command:

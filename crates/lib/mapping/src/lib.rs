@@ -51,7 +51,7 @@ pub enum MappingError {
     #[error("too many memory regions are mapped already")]
     TooManyMappings,
     /// The process can map no more.
-    #[error("the switch has no room for more memory of guests (vm.max_map_count, LimitAS=)")]
+    #[error("no room to map more guest memory (vm.max_map_count, LimitAS=)")]
     NoRoom,
     /// The operating system refused.
     #[error("cannot map guest memory: {0} (is it shared? QEMU: memory-backend-memfd,share=on)")]

@@ -88,17 +88,18 @@ pub(super) async fn apply(
         let (text, file, dir) = (text.clone(), file.clone(), runtime_dir.to_owned());
         tokio::task::spawn_blocking(move || config::parse(&text, &file, &dir))
     };
-    let state = async {
-        let (response, tag) = client.get_tagged(STATE).await?;
-        Ok::<(DesiredState, _), Failure>((client::read(&response)?, tag))
+    let new = async {
+        let parsed = parsing.await;
+        let parsed = parsed.map_err(|error| Failure::Failed(error.to_string()))?;
+        parsed.map_err(invalid)
     };
-    // Control writes its state while the file is parsed. An error in the file comes first.
-    let (parsed, state) = tokio::join!(parsing, state);
-    let parsed = parsed.map_err(|error| Failure::Failed(error.to_string()))?;
-    let new = parsed.map_err(invalid)?;
+    let state = async { Ok(client.get_tagged(STATE).await) };
+    // Control writes its state while the file is parsed. An error in the file waits for nobody.
+    let (new, state) = tokio::try_join!(new, state)?;
     let placed = |error| invalid(KeyPlaces::new(&text, &file).error(&error));
     desired::check_owners(&new).map_err(placed)?;
-    let (old, tag) = state?;
+    let (response, tag) = state?;
+    let old: DesiredState = client::read(&response)?;
     live::check(&old.switch, &new.switch).map_err(placed)?;
     if new.ports.is_empty() && !how.allow_empty {
         keeps_ports(&old, &file)?;

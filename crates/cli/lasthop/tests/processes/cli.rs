@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use crate::support::{Fake, lasthop};
 use serde_json::json;
 use testkit::table::rows;
+use testkit::wait::LIMIT;
 
 #[test]
 fn status() {
@@ -1289,6 +1290,22 @@ fn top_needs_a_terminal() {
     let (status, message) = fake.fails("top");
     let expected = "lasthop: `lasthop top` needs a terminal; `lasthop stats --watch` does not\n";
     assert_eq!((status, message.as_str()), (2, expected));
+}
+
+/// The state is requested while the file is parsed, and an error in the file does not wait for it.
+#[test]
+fn an_invalid_file_is_refused_while_the_server_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    // Connections wait in its backlog.
+    let _silent = UnixListener::bind(dir.path().join("api.sock")).unwrap();
+    let file = dir.path().join("a.toml");
+    std::fs::write(&file, "[[port]]\nnmae = 1\n").unwrap();
+    let mut apply = lasthop();
+    apply.arg("--runtime-dir").arg(dir.path()).arg("apply");
+    let output = apply.arg(&file).timeout(LIMIT).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("a.toml:2:1: port.nmae:"), "{error}");
 }
 
 /// Runs a command with a server that closes its first connections after the request and then

@@ -152,13 +152,13 @@ fn without_descriptors_for_another_guest_those_that_are_up_stay() {
     let waiting: Vec<FrontEnd> = (up..PORTS)
         .map(|n| FrontEnd::connect(&socket(n), LIMIT).unwrap())
         .collect();
-    wait_until("the reasons of two refusals", || {
+    wait_until("the reasons of refusals", || {
         let is_refused = |n: &usize| {
             let port = lasthop.json(&format!("port show {}", name(*n)));
             let reason = port["reason"].as_str().unwrap_or_default();
             reason.contains("descriptors") && port["state"] != "up"
         };
-        (up..PORTS).filter(is_refused).count() >= 2
+        (up..PORTS).filter(is_refused).count() >= (PORTS - up) / 2
     });
     for guest in &mut guests {
         guest.wait_link().unwrap();
@@ -211,9 +211,11 @@ fn without_address_space_for_another_guest_those_that_are_up_stay() {
     let mut guests: Vec<FakeGuest> = (0..PORTS).map_while(|n| connect(&lasthop, n)).collect();
     let up = guests.len();
     assert!((1..PORTS).contains(&up), "{up} guests");
-    let refused = lasthop.json(&format!("port show vm{up}"));
-    let reason = refused["reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("vm.max_map_count"), "{refused}");
+    wait_until("the reason", || {
+        let refused = lasthop.json(&format!("port show vm{up}"));
+        let reason = refused["reason"].as_str().unwrap_or_default();
+        reason.contains("vm.max_map_count")
+    });
     for guest in &mut guests {
         guest.wait_link().unwrap();
     }

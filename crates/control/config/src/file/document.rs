@@ -71,7 +71,7 @@ pub(super) struct Fault {
 
 /// Reads a document; values are not checked beyond their types.
 ///
-/// Paths of values are followed only for an error: they take as long as all else.
+/// Paths of values are followed only for an error.
 pub(super) fn read(text: &str) -> Result<DesiredState, Fault> {
     let document = Document::parse(text)?;
     document.check_keys()?;

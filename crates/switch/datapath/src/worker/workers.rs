@@ -39,8 +39,7 @@ const MIN_LOAD: u64 = 100_000;
 /// Jobs that wake a worker together while no pair is served. It takes others from its inbox as long
 /// as it is awake.
 const JOBS_PER_WAKE_UP: u32 = 61;
-/// Idle pairs that a worker puts into service before it serves the others again: a fifth of a
-/// millisecond.
+/// Idle pairs that a worker puts into service before it serves the others again.
 const RESUMED_PAIRS: usize = 64;
 
 /// A queue pair of a port.
