@@ -28,7 +28,7 @@ export CARGO_INCREMENTAL ?= 0
 export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
-.PHONY: help setup compiler build demo test all-tests other-tests e2e-tests test-programs release-programs lints-last check format lints bench-lints api-document unit timing instructions e2e test-long bench bench-programs figures soak faults chaos hostile deb miri fuzz clean
+.PHONY: help setup compiler build demo test all-tests other-tests e2e-tests test-programs release-programs lints-last check format lints bench-lints api-document unit timing instructions e2e test-long bench bench-programs figures soak faults chaos hostile deb miri fuzz bpf clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -182,6 +182,9 @@ hostile: build ## Ten minutes of every known trick of a hostile VMM beside hones
 
 deb: build ## Debian packages in target/debian/: lasthop, and its debug symbols in lasthop-dbgsym
 	@scripts/deb "$(BUILT)"
+
+bpf: ## Compile the BPF programs, whose objects are committed (needs clang-14)
+	@scripts/bpf
 
 miri: ## Queue, queue lock, ring and memory code, tables of translations and of connections, and the credit and tokens of scheduled ports under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \

@@ -16,6 +16,19 @@ pub struct Instruction {
     immediate: i32,
 }
 
+impl Instruction {
+    /// Returns an instruction by its fields; the destination register is in the low half of
+    /// `registers`.
+    pub(crate) const fn new(code: u8, registers: u8, offset: i16, immediate: i32) -> Self {
+        Self {
+            code,
+            registers,
+            offset,
+            immediate,
+        }
+    }
+}
+
 /// A register. Helpers take arguments in `R1` to `R5`, which they clobber, and return in `R0`;
 /// `R10` is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,12 +159,9 @@ const MAP_VALUE: u8 = 2;
 
 impl Assembler {
     fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> &mut Self {
-        self.code.push(Instruction {
-            code,
-            registers: from << 4 | to,
-            offset,
-            immediate,
-        });
+        let registers = from << 4 | to;
+        self.code
+            .push(Instruction::new(code, registers, offset, immediate));
         self
     }
 

@@ -16,6 +16,8 @@ pub enum Command {
     MapUpdate = 2,
     /// Loads a program; returns a descriptor.
     ProgramLoad = 5,
+    /// Runs a program on given bytes, for tests; returns 0.
+    ProgramTestRun = 10,
     /// Opens a program by its number; returns a descriptor.
     ProgramById = 13,
     /// Attaches a program to a tracepoint; returns a descriptor.
@@ -99,12 +101,21 @@ impl<'a> Attribute<'a> {
         }
     }
 
+    /// Returns a 32-bit number that the command has written, at its place counted in such.
+    ///
+    /// # Panics
+    /// Past the 32nd.
+    #[must_use]
+    pub fn result(&self, at: usize) -> u32 {
+        (self.words[at / 2] >> (32 * (at % 2))) as u32
+    }
+
     /// Runs a command that creates a descriptor.
     ///
     /// # Errors
     /// The error of the system call; a command that creates none.
     pub fn make(&mut self, command: Command) -> io::Result<OwnedFd> {
-        if command == Command::MapUpdate {
+        if matches!(command, Command::MapUpdate | Command::ProgramTestRun) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let fd = self.run(command)?;

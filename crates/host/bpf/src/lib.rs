@@ -1,11 +1,14 @@
-//! Small eBPF programs without a compiler: their instructions ([`assembler`]), the kernel's
-//! information on its own types ([`btf`]), and the system call that loads them ([`Attribute`]).
+//! eBPF: programs compiled from C (`object`) and small ones without a compiler ([`assembler`]),
+//! the kernel's information on its own types ([`btf`]), and the system call that loads them
+//! ([`Attribute`]).
 //!
 //! The purpose of a program, and its maps, are up to its user.
 
 pub mod assembler;
 mod attribute;
 pub mod btf;
+#[cfg(feature = "objects")]
+pub mod object;
 
 pub use assembler::Instruction;
 pub use attribute::{Attribute, Command, LICENSE, number};

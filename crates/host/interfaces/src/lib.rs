@@ -7,15 +7,17 @@
 //! The modules, the lowest first; a module uses only those before it:
 //!
 //! ```text
-//! umem     layout of the memory of `AF_XDP` sockets
-//! vhost    requests of vhost devices
-//! device   opening and configuring: TAP, packet and `AF_XDP` sockets, namespaces of user ports
-//! limits   memory and threads of a driver, for its control group and for its own limits
-//! testing  interfaces of tests
+//! umem       layout of the memory of `AF_XDP` sockets
+//! vhost      requests of vhost devices
+//! prefilter  the table of flows in the kernel, and the programs that read it
+//! device     opening and configuring: TAP, packet and `AF_XDP` sockets, namespaces of user ports
+//! limits     memory and threads of a driver, for its control group and for its own limits
+//! testing    interfaces of tests
 //! ```
 
 pub mod device;
 pub mod limits;
+pub mod prefilter;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 pub mod umem;

@@ -16,13 +16,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
+use mapping::SharedWords;
 use rustix::param::page_size;
 
+use crate::Region;
 use crate::layout::{LINE, SLOTS, SUBSCRIPTION_AT, Slot, VCPUS_AT};
-use crate::region::{MappedMemory, Region};
 
 /// The page of the ring buffer that begins with a position.
-type Page = MappedMemory<8>;
+type Page = SharedWords<8>;
 
 /// Subscriptions, and the ring buffer.
 #[derive(Debug)]

@@ -18,7 +18,6 @@ pub mod block_events;
 pub mod layout;
 pub mod load;
 mod program;
-mod region;
 pub mod stat;
 pub mod table;
 pub mod vcpus;
@@ -28,3 +27,6 @@ pub use block_events::BlockEvents;
 pub use layout::{Activity, Slot, Vcpu};
 pub use table::Table;
 pub use view::View;
+
+/// The memory of all states.
+type Region = mapping::SharedWords<{ layout::SIZE }>;

@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use crate::Region;
 use crate::layout::{
     BUCKETS, COUNTS_HALTS_AT, ENTRY, HALTS_AT, KERNEL, LINE, MAGIC, POLLED_AT, POLLED_MOST, SIZE,
     SLOTS, Slot, TIDS_AT, VCPUS_AT, VERSION, Vcpu, WAYS, WRITER_AT,
 };
-use crate::region::Region;
 
 /// The memory of states, with the rights of its writer.
 #[derive(Debug)]

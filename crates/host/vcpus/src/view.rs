@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
+use crate::Region;
 use crate::layout::{
     COUNTS_HALTS_AT, HALTS_AT, KERNEL, LINE, MAGIC, POLLED_AT, POLLED_OFTEN, SLOTS, Slot, VCPUS_AT,
     VERSION, Vcpu, WRITER_AT,
 };
-use crate::region::Region;
 
 /// The memory of states, mapped read-only.
 #[derive(Debug)]

@@ -2,12 +2,14 @@
 //!
 //! A [`Mapping`] is a piece of such a file. The other processes write to it at any time, and may
 //! truncate a file that they own: after [`survive_truncation`], an access behind the end finds a
-//! dummy page, and the mapping is marked as lost. A [`Quota`] bounds what one port has mapped. This
-//! crate has no knowledge of what the files hold.
+//! dummy page, and the mapping is marked as lost. A [`Quota`] bounds what one port has mapped.
+//! [`SharedWords`] are memory of a known length without that danger, also the value of a BPF map.
+//! This crate has no knowledge of what the files hold.
 
 mod mapping;
 mod quota;
 mod sigbus;
+mod words;
 
 #[cfg(all(test, not(miri)))]
 mod tests;
@@ -15,6 +17,7 @@ mod tests;
 pub use mapping::{Extent, Mapping};
 pub use quota::{Amount, MAX_BYTES, PORTS, Quota};
 pub use sigbus::{lost_mappings, survive_truncation};
+pub use words::SharedWords;
 
 /// Reason why a piece of a file is not mapped.
 #[derive(Debug, thiserror::Error)]

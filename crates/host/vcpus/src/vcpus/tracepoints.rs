@@ -28,11 +28,11 @@ use std::sync::atomic::Ordering;
 use bpf::assembler::Register::{R0, R1, R2, R6};
 use bpf::assembler::{Assembler, AssemblyError, If, Width};
 use bpf::{Attribute, Command, Instruction};
+use mapping::SharedWords;
 
 use super::MOST_FOLLOWED;
 use crate::load::{LoadError, MAP_TYPE_ARRAY, MAPPABLE, attach_raw, load_raw, rights};
 use crate::program::CURRENT;
-use crate::region::MappedMemory;
 
 /// "LHKT".
 const MAGIC: u32 = u32::from_le_bytes(*b"LHKT");
@@ -53,7 +53,7 @@ const NAMES: [&CStr; 3] = [c"kvm_entry", c"kvm_vcpu_wakeup", c"kvm_userspace_exi
 /// The attached program, which runs until this is dropped.
 #[derive(Debug)]
 pub struct Tracepoints {
-    memory: MappedMemory<SIZE>,
+    memory: SharedWords<SIZE>,
     map: OwnedFd,
     links: Vec<OwnedFd>,
 }
@@ -74,7 +74,7 @@ impl Tracepoints {
         if links.is_empty() {
             return Err(LoadError::NoKvm);
         }
-        let memory = MappedMemory::map_at(map.as_fd(), 0, true)?;
+        let memory = SharedWords::map_at(map.as_fd(), 0, true)?;
         memory.half(0).store(MAGIC, Ordering::Relaxed);
         memory.half(4).store(VERSION, Ordering::Relaxed);
         Ok(Self { memory, map, links })
@@ -86,7 +86,7 @@ impl Tracepoints {
     /// # Errors
     /// The memory cannot be mapped, or has another layout.
     pub fn over(map: OwnedFd, links: Vec<OwnedFd>) -> io::Result<Self> {
-        let memory = MappedMemory::<SIZE>::map_at(map.as_fd(), 0, true)?;
+        let memory = SharedWords::<SIZE>::map_at(map.as_fd(), 0, true)?;
         let field = |at| memory.half(at).load(Ordering::Relaxed);
         if [field(0), field(4)] != [MAGIC, VERSION] {
             return Err(io::ErrorKind::InvalidData.into());
@@ -154,7 +154,7 @@ mod tests {
     /// Memory as the program leaves it, after events of these threads of these processes.
     fn after(events: &[(u32, u32)]) -> Tracepoints {
         let map = sys::file::fixed("test", SIZE as u64).unwrap();
-        let memory = MappedMemory::<SIZE>::map_at(map.as_fd(), 0, true).unwrap();
+        let memory = SharedWords::<SIZE>::map_at(map.as_fd(), 0, true).unwrap();
         memory.half(0).store(MAGIC, Ordering::Relaxed);
         memory.half(4).store(VERSION, Ordering::Relaxed);
         for (process, thread) in events {

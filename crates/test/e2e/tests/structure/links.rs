@@ -56,7 +56,7 @@ const FAMILIES: [(&str, &[&str]); 15] = [
 /// Every package of the workspace with the families that it links, itself or by another package;
 /// all others are forbidden to it. Features are those of the package alone: a build of several
 /// packages at once derives schemas for all, and the linker drops them from programs without use.
-const LINKED: [(&str, &[&str]); 43] = [
+const LINKED: [(&str, &[&str]); 44] = [
     // The processes of Lasthop, and the command line.
     ("lasthop-supervisor", &["interfaces"]),
     ("lasthop-datapath", &["guest memory", "tracker"]),
@@ -118,6 +118,7 @@ const LINKED: [(&str, &[&str]); 43] = [
     ("lasthop-sockets", &["front end", "TCP/IP stack"]),
     ("lasthop-netmap", &["front end"]),
     ("lasthop-netio", &[]),
+    ("lasthop-offload", &[]),
     ("lasthop-pipes", &[]),
     ("lasthop-policy", &[]),
     ("lasthop-polling", &[]),

@@ -1,0 +1,260 @@
+//! The programs in the kernel, beside the oracle: they need the rights to load programs, and are
+//! skipped without.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bpf::{Attribute, Command};
+use mapping::SharedWords;
+use offload::layout::SIZE;
+use offload::{Page, Table};
+use testkit::packets::{self, Flow};
+use wire::hash::SplitMix64;
+use wire::packet::ParsedHeaders;
+use wire::{EtherType, FlowKey, FlowMask};
+
+use super::{PrefilterError, TableMap, run};
+
+/// Verdict of an XDP program that ends a frame.
+const XDP_DROP: u32 = 1;
+
+struct Programs {
+    xdp: OwnedFd,
+    socket: OwnedFd,
+    memory: SharedWords<SIZE>,
+}
+
+impl Programs {
+    /// `None` without the rights.
+    fn load() -> Option<Self> {
+        let table = match TableMap::new() {
+            Err(PrefilterError::Rights(_)) => {
+                eprintln!("skipped: this needs CAP_BPF and CAP_PERFMON");
+                return None;
+            }
+            table => table.unwrap(),
+        };
+        // `BPF_MAP_TYPE_XSKMAP`, bytes of a key and a value, entries.
+        let sockets = Attribute::new(&[17, 4, 4, 1])
+            .make(Command::MapCreate)
+            .unwrap();
+        Some(Self {
+            xdp: table.xdp_program(sockets.as_fd()).unwrap(),
+            socket: table.socket_program().unwrap(),
+            memory: SharedWords::map(table.as_fd(), true).unwrap(),
+        })
+    }
+
+    fn table(&self) -> Table<&SharedWords<SIZE>, ()> {
+        let table = Table::adopt(&self.memory, 0x5eed_5eed_5eed_5eed).unwrap();
+        table.set_lease(u64::MAX);
+        table
+    }
+
+    /// Returns whether both programs end a frame, which must be in agreement.
+    fn end(&self, frame: &[u8]) -> bool {
+        let by_xdp = run(self.xdp.as_fd(), frame).unwrap() == XDP_DROP;
+        // Under test, its length is counted from the IP header on.
+        let mut longer = frame.to_vec();
+        longer.extend_from_slice(&[0; 14]);
+        match run(self.socket.as_fd(), &longer) {
+            Ok(verdict) => assert_eq!(by_xdp, verdict == 0, "{frame:02x?}"),
+            // Some kernels test no program on a frame that ends within its IP header.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => assert!(!by_xdp),
+            Err(error) => panic!("{error}: {frame:02x?}"),
+        }
+        by_xdp
+    }
+}
+
+fn key_of(frame: &[u8]) -> FlowKey {
+    FlowKey::new(0, &ParsedHeaders::parse(frame, frame.len()))
+}
+
+/// Returns whether a frame is one of those that can meet an entry.
+fn is_plain(frame: &[u8]) -> bool {
+    let parsed = ParsedHeaders::parse(frame, frame.len());
+    let v6 = parsed.ethertype == EtherType::IPV6;
+    let ip_len = if v6 { 40 } else { 20 };
+    let l3 = parsed.l3_offset;
+    matches!(parsed.ethertype, EtherType::IPV4 | EtherType::IPV6)
+        && parsed.l4_offset == Some(l3 + ip_len)
+        && parsed.fragment == wire::packet::Fragment::No
+        && match parsed.l4_proto {
+            6 | 17 => true,
+            1 => !v6,
+            58 => v6,
+            _ => false,
+        }
+}
+
+/// Pseudo-random frames with few different values, so that many agree in many fields.
+struct Frames(SplitMix64);
+
+impl Frames {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.below(end)
+    }
+
+    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// Returns a whole frame of any kind.
+    fn whole(&mut self) -> Vec<u8> {
+        let (a, b) = (self.below(4) as u8, self.below(4) as u8);
+        let flow = match self.below(2) {
+            0 => Flow::v4(a, b),
+            _ => Flow::v6(a, b),
+        };
+        let flow = flow.ports(self.one_of(&[0, 53, 1000]), self.one_of(&[53, 80, 65535]));
+        let payload = vec![0xa5; self.below(64) as usize];
+        let frame = match self.below(6) {
+            0..2 => packets::udp(&flow, &payload),
+            2..4 => packets::tcp(&flow, 7, &payload),
+            4 => packets::echo_request(&flow, 1, 2, &payload),
+            _ => packets::arp_request(
+                [2, 0, 0, 0, 0, a],
+                [10, 0, 0, a].into(),
+                [10, 0, 0, b].into(),
+            ),
+        };
+        match self.below(4) {
+            0 => packets::vlan_tagged(&frame, self.one_of(&[0, 5, 0xe005])),
+            _ => frame,
+        }
+    }
+
+    /// Returns a frame; most have some bytes changed, and some end too soon or too late.
+    fn next(&mut self) -> Vec<u8> {
+        let mut frame = self.whole();
+        for _ in 0..self.below(3) {
+            // The headers.
+            let at = self.below(64.min(frame.len() as u64)) as usize;
+            frame[at] = match self.below(3) {
+                0 => self.0.number() as u8,
+                1 => frame[at] ^ 1 << self.below(8),
+                _ => self.one_of(&[0, 1, 5, 6, 17, 44, 58, 0x45, 0x46, 0x60, 0x81, 0x88, 0xff]),
+            };
+        }
+        match self.below(8) {
+            0 => frame.truncate(14 + self.below(frame.len() as u64 - 13) as usize),
+            1 => frame.resize(frame.len() + self.below(32) as usize, 0),
+            _ => {}
+        }
+        frame
+    }
+
+    /// Returns any mask of the kind that decisions have.
+    fn mask(&mut self) -> FlowMask {
+        let mut mask = FlowMask::NONE.with_ethertype();
+        for step in 0..7 {
+            if self.below(2) == 0 {
+                continue;
+            }
+            let bits = self.0.number();
+            mask = match step {
+                0 => mask.with_vlan().with_dmac(),
+                1 => mask.with_smac(),
+                2 => mask.with_ip_proto(),
+                3 => mask.with_src_ip_bits(u128::MAX << (bits % 128)),
+                4 => mask.with_dst_ip(),
+                5 => mask.with_l4_dst_bits(0xffff << (bits % 16)).with_state(),
+                _ => mask.with_l4_flags_bits(bits as u16),
+            };
+        }
+        mask
+    }
+}
+
+/// A million in `make test-long`.
+fn number_of_frames() -> usize {
+    match testkit::is_complete_run() {
+        true => 1_000_000,
+        false => 100_000,
+    }
+}
+
+#[test]
+fn the_programs_end_the_frames_that_the_oracle_finds_and_no_others() {
+    let Some(programs) = Programs::load() else {
+        return;
+    };
+    let mut table = programs.table();
+    let page = Page::new(&programs.memory);
+    let mut frames = Frames(SplitMix64(1));
+    let (mut ended, mut passed, mut now) = (0, 0, Duration::ZERO);
+    for n in 0..number_of_frames() {
+        if n % 64 == 0 {
+            now += offload::REST;
+            table.retain(now, |entry| now - entry.added < 8 * offload::REST);
+            let of = key_of(&frames.whole());
+            // Refused if there is one already, or if there are too many masks.
+            let _ = table.add(now, &of, &frames.mask(), ());
+        }
+        let frame = frames.next();
+        let found = page.look_up(&key_of(&frame), 0).is_some();
+        let expected = found && is_plain(&frame);
+        assert_eq!(programs.end(&frame), expected, "{frame:02x?}");
+        *if expected { &mut ended } else { &mut passed } += 1;
+    }
+    assert!(
+        ended > passed / 20 && passed > ended / 20,
+        "{ended} and {passed}"
+    );
+    // Each was ended by both programs.
+    assert_eq!(table.total().frames, 2 * ended);
+}
+
+#[test]
+fn the_lease_ends_and_a_table_without_entries_passes_all() {
+    let Some(programs) = Programs::load() else {
+        return;
+    };
+    let mut table = programs.table();
+    let frame = packets::udp(&Flow::v4(1, 2), &[0; 18]);
+    let mask = FlowMask::NONE.with_ethertype();
+    assert!(!programs.end(&frame));
+    let slot = table
+        .add(Duration::ZERO, &key_of(&frame), &mask, ())
+        .unwrap();
+    assert!(programs.end(&frame));
+    table.set_lease(0);
+    assert!(!programs.end(&frame));
+    let now = sys::time::monotonic().as_nanos() as u64;
+    table.set_lease(now);
+    // The clock of programs may be a tick behind.
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!programs.end(&frame));
+    table.set_lease(now + 60_000_000_000);
+    assert!(programs.end(&frame));
+    table.remove(slot, Duration::ZERO);
+    assert!(!programs.end(&frame));
+}
+
+#[test]
+fn no_contents_of_the_table_crash_a_program() {
+    let Some(programs) = Programs::load() else {
+        return;
+    };
+    let mut frames = Frames(SplitMix64(2));
+    let page = Page::new(&programs.memory);
+    for _ in 0..200 {
+        for word in (0..4096).step_by(8) {
+            let value = frames.0.number();
+            programs.memory.word(word).store(value, Relaxed);
+        }
+        for _ in 0..64 {
+            let at = 4096 + 8 * frames.below((SIZE as u64 - 4096) / 8) as usize;
+            programs.memory.word(at).store(frames.0.number(), Relaxed);
+        }
+        for _ in 0..32 {
+            let frame = frames.next();
+            let found = page.look_up(&key_of(&frame), 0);
+            assert!(found.is_none() || is_plain(&frame));
+            programs.end(&frame);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The look-up, as the kernel's programs make it: the oracle for these.
+
+use wire::FlowKey;
+
+use crate::layout::{DROP, LEASE_AT, LIVE_AT};
+use crate::page::{MaskId, Memory, Page, Slot, destination, hash};
+use crate::sync::{Ordering, fence};
+
+/// An entry that a frame has met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hit {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its generation, which no other entry has.
+    pub generation: u64,
+}
+
+impl<M: Memory> Page<M> {
+    /// Looks up a key without ingress port, at a time of the monotonic clock in nanoseconds.
+    /// `None`: the switch decides. No contents of the memory do more than mislead it.
+    #[must_use]
+    pub fn look_up(&self, key: &FlowKey, now_ns: u64) -> Option<Hit> {
+        if self.load(LIVE_AT) == 0 {
+            return None;
+        }
+        let wanted = self.wanted(destination(key));
+        let seed = self.seed();
+        let mut masks = MaskId::all().filter(|mask| wanted & mask.bit() != 0);
+        masks
+            .find_map(|mask| self.look_up_with(key, mask, seed))
+            .filter(|_| now_ns < self.load(LEASE_AT))
+    }
+
+    fn look_up_with(&self, key: &FlowKey, mask: MaskId, seed: u64) -> Option<Hit> {
+        let of_mask = self.mask_generation(mask).load(Ordering::Acquire);
+        if of_mask == 0 {
+            return None;
+        }
+        let key = key.masked(&self.mask(mask));
+        let hash = hash(&key, seed);
+        let is_unchanged = |slot, generation| {
+            // What was read before is not newer than the generations that are read now.
+            fence(Ordering::Acquire);
+            self.generation(slot).load(Ordering::Relaxed) == generation
+                && self.mask_generation(mask).load(Ordering::Relaxed) == of_mask
+        };
+        Slot::of_hash(hash).find_map(|slot| {
+            let generation = self.generation(slot).load(Ordering::Acquire);
+            let is_it = generation != 0
+                && self.entry(slot).load(Ordering::Relaxed) == entry_word(mask, hash)
+                && self.key(slot) == key
+                && is_unchanged(slot, generation);
+            is_it.then_some(Hit { slot, generation })
+        })
+    }
+}
+
+/// Returns what an entry is: its mask, its action, the upper half of its hash.
+pub(crate) const fn entry_word(mask: MaskId, hash: u64) -> u64 {
+    mask.number() as u64 | (DROP as u64) << 8 | hash & !0xffff_ffff
+}
