@@ -7,4 +7,5 @@
 pub fn run(data: &[u8]) {
     policy::acl::oracle::check(data);
     policy::acl::oracle::check_connections(data);
+    policy::acl::oracle::check_denied(data);
 }

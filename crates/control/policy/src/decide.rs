@@ -227,7 +227,23 @@ pub const DECISION_MASK: FlowMask = FlowMask::NONE
 /// Decides what happens to the frames of the flow `key`.
 #[must_use]
 pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
-    decide_traced(program, fdb, key, &mut NoTrace)
+    decide_traced(program, fdb, key, (Precision::Rounded, &mut NoTrace))
+}
+
+/// Decides like [`decide`], with the narrowest mask: it is not rounded up to one of a few. For
+/// tables that choose their own masks.
+#[must_use]
+pub fn decide_exact(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
+    decide_traced(program, fdb, key, (Precision::Exact, &mut NoTrace))
+}
+
+/// Precision of a decision's mask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Precision {
+    /// One of the few masks of the rules.
+    Rounded,
+    /// The bits that decide.
+    Exact,
 }
 
 /// Decides like [`decide`] and records each step.
@@ -235,7 +251,7 @@ pub(crate) fn decide_traced(
     program: &Program,
     fdb: &dyn Lookup,
     key: &FlowKey,
-    trace: &mut impl DecisionTrace,
+    (precision, trace): (Precision, &mut impl DecisionTrace),
 ) -> Decision {
     let ingress = PortId(key.in_port());
     if let Some(reason) = refused_address(key) {
@@ -257,7 +273,7 @@ pub(crate) fn decide_traced(
             refuse(reason, Some(segment))
         }
         None => {
-            let (decision, class) = decide_within(program, fdb, segment, key, trace);
+            let (decision, class) = decide_within(program, fdb, segment, key, (precision, trace));
             with_class(decision, class, program, key, trace)
         }
     };

@@ -7,7 +7,7 @@ use wire::{FlowKey, MacAddr};
 
 use crate::acl::{Direction, Ruling};
 use crate::connection::Standing;
-use crate::decide::{Decision, Lookup, classify, decide_traced};
+use crate::decide::{Decision, Lookup, Precision, classify, decide_traced};
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
 use crate::qos_class::ClassOrigin;
@@ -92,7 +92,7 @@ impl DecisionTrace for Vec<Step> {
 #[must_use]
 pub fn explain(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> (Decision, Vec<Step>) {
     let mut steps = Vec::new();
-    let decision = decide_traced(program, fdb, key, &mut steps);
+    let decision = decide_traced(program, fdb, key, (Precision::Rounded, &mut steps));
     (decision, steps)
 }
 

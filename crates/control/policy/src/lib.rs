@@ -36,6 +36,7 @@ pub mod acl;
 mod compile;
 pub mod connection;
 mod decide;
+mod denied;
 mod explain;
 pub mod frame_class;
 mod model;
@@ -51,7 +52,10 @@ mod tests;
 
 pub use compile::CompileError;
 pub use connection::ConnectionChange;
-pub use decide::{Action, DECISION_MASK, Decision, ExcludeSetId, Lookup, Receiver, decide};
+pub use decide::{
+    Action, DECISION_MASK, Decision, ExcludeSetId, Lookup, Receiver, decide, decide_exact,
+};
+pub use denied::{Denied, NamedMacs, denied};
 pub use explain::{Destination, ListEvaluation, Step, explain};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use outdated::OutdatedFlows;

@@ -56,6 +56,11 @@ static inline u64 load(u64 at)
 	return *(const volatile u64 *)(table.bytes + at);
 }
 
+static inline void store(u64 at, u64 value)
+{
+	*(volatile u64 *)(table.bytes + at) = value;
+}
+
 static inline u64 be16(const u8 *bytes)
 {
 	return (u64)bytes[0] << 8 | bytes[1];
@@ -138,6 +143,24 @@ static inline int meets(const struct key *key, u64 masks, u64 bytes)
 	__sync_fetch_and_add((u64 *)(table.bytes + counts), 1);
 	__sync_fetch_and_add((u64 *)(table.bytes + counts + 8), bytes);
 	return 1;
+}
+
+/*
+ * Stores the key of every so many frames without an entry. CPUs that share a place may mix their
+ * keys: the reader decides about each as about a frame of unknown origin.
+ */
+static inline void sample(const struct key *key, u64 shift)
+{
+	u64 cpu = get_smp_processor_id() & (CPUS - 1);
+	u64 count = load(CURSORS_AT + CURSOR * cpu) + 1, place;
+	int word;
+
+	store(CURSORS_AT + CURSOR * cpu, count);
+	if (count & ((1ull << (shift & 31)) - 1))
+		return;
+	place = SAMPLES_AT + KEY * (SAMPLES * cpu + (count >> (shift & 31) & (SAMPLES - 1)));
+	for (word = 0; word < 8; word++)
+		store(place + 8 * word, key->words[word]);
 }
 
 /* A frame: where it is, and what is known of it. */
@@ -248,14 +271,17 @@ static inline int read_transport(const struct frame *frame, struct key *key, u64
 	return 0;
 }
 
-/* Returns whether a frame whose Ethernet header is read meets an entry. */
-static inline int ends(const struct frame *frame)
+/*
+ * Returns whether a frame whose Ethernet header is read meets an entry. `active`: the word of the
+ * table of that name, which is not zero.
+ */
+static inline int ends(const struct frame *frame, u64 active)
 {
 	u64 destination = be48(frame->ethernet), bytes, header = 0;
 	u64 masks = wanted(frame->vlan, destination);
 	struct key key = {};
 
-	if (!masks)
+	if (!masks && !(active >> SAMPLING_SHIFT))
 		return 0;
 	key.words[0] = frame->vlan << 32 | frame->type << 48;
 	key.words[1] = destination;
@@ -263,13 +289,17 @@ static inline int ends(const struct frame *frame)
 	bytes = read_network(frame, &key, &header);
 	if (!bytes || read_transport(frame, &key, frame->at + header, bytes))
 		return 0;
-	return meets(&key, masks, frame->counted);
+	if (meets(&key, masks, frame->counted))
+		return 1;
+	if (active >> SAMPLING_SHIFT)
+		sample(&key, (active >> SAMPLING_SHIFT) - 1);
+	return 0;
 }
 
 SECTION("xdp")
 int prefilter_xdp(struct xdp_md *context)
 {
-	u64 length = context->data_end - context->data;
+	u64 length = context->data_end - context->data, active = load(ACTIVE_AT);
 	struct frame frame = {
 		.context = context,
 		.is_xdp = 1,
@@ -278,12 +308,12 @@ int prefilter_xdp(struct xdp_md *context)
 		.at = ETHERNET_LEN,
 	};
 
-	if (!load(LIVE_AT) || read(&frame, 0, frame.ethernet, ETHERNET_LEN))
+	if (!active || read(&frame, 0, frame.ethernet, ETHERNET_LEN))
 		goto passes;
 	frame.type = be16(frame.ethernet + 12);
 	if (frame.type == ETHERTYPE_VLAN && read_tag(&frame))
 		goto passes;
-	if (ends(&frame))
+	if (ends(&frame, active))
 		return XDP_DROP;
 passes:
 	return redirect_map(&sockets, context->rx_queue_index, XDP_PASS);
@@ -292,6 +322,7 @@ passes:
 SECTION("socket")
 int prefilter_socket(struct __sk_buff *context)
 {
+	u64 active = load(ACTIVE_AT);
 	struct frame frame = {
 		.context = context,
 		.length = context->len,
@@ -299,7 +330,7 @@ int prefilter_socket(struct __sk_buff *context)
 		.at = ETHERNET_LEN,
 	};
 
-	if (!load(LIVE_AT) || read(&frame, 0, frame.ethernet, ETHERNET_LEN))
+	if (!active || read(&frame, 0, frame.ethernet, ETHERNET_LEN))
 		return PASS;
 	frame.type = be16(frame.ethernet + 12);
 	if (context->vlan_present) {
@@ -311,7 +342,7 @@ int prefilter_socket(struct __sk_buff *context)
 	} else if (frame.type == ETHERTYPE_VLAN && read_tag(&frame)) {
 		return PASS;
 	}
-	return ends(&frame) ? 0 : PASS;
+	return ends(&frame, active) ? 0 : PASS;
 }
 
 char program_license[] SECTION("license") = "Dual MIT/GPL";

@@ -3,7 +3,10 @@
 //! machine's order.
 //!
 //! ```text
-//! 0          magic, layout number, seed of the hash, live entries, next generation (u64 each)
+//! 0          magic, layout number, seed of the hash, activity, next generation (u64 each). Activity:
+//!            in the lower half the number of live entries; in the upper half 0, or one more than n:
+//!            the key of each 2^n-th frame without an entry is stored. With both 0, programs read
+//!            nothing else
 //! LEASE_AT   time of the monotonic clock, in nanoseconds, until which hits count; 0: none do
 //! MASKS_AT   masks of 64 bytes, in the words of a flow key
 //! MASK_GENERATIONS_AT
@@ -17,6 +20,9 @@
 //!            16    frames and bytes of this slot before the entry (u64 each)
 //!            64    key: eight words, without what the mask leaves out
 //!            128   for each CPU, modulo 8: frames and bytes (u64 each). Never reset
+//!
+//! CURSORS_AT for each CPU, modulo 8, a line: number of frames without an entry while keys are stored
+//! SAMPLES_AT for each CPU, modulo 8, a ring of keys
 //! ```
 //!
 //! The writer stores the words of a slot or a mask before its generation, and a generation is never
@@ -35,8 +41,10 @@ pub const MAGIC_AT: usize = 0;
 pub const LAYOUT_AT: usize = 8;
 /// Offset of the seed, a secret of the writer.
 pub const SEED_AT: usize = 16;
-/// Offset of the number of live entries: with none, programs read nothing else.
-pub const LIVE_AT: usize = 24;
+/// Offset of the activity.
+pub const ACTIVE_AT: usize = 24;
+/// Place of the upper half of the activity.
+pub const SAMPLING_SHIFT: u32 = 32;
 /// Offset of the next generation of a slot or a mask.
 pub const NEXT_AT: usize = 32;
 /// Offset of the lease, on a line of its own.
@@ -63,8 +71,16 @@ pub const SETS: usize = SLOTS / WAYS;
 pub const SLOT: usize = 256;
 /// Bytes of a key or a mask.
 pub const KEY: usize = 64;
+/// Offset of the numbers of frames without an entry.
+pub const CURSORS_AT: usize = SLOTS_AT + SLOTS * SLOT;
+/// Bytes from the number of one CPU to the next.
+pub const CURSOR: usize = 64;
+/// Offset of the stored keys.
+pub const SAMPLES_AT: usize = CURSORS_AT + 4096;
+/// Number of keys in the ring of a CPU, a power of two.
+pub const SAMPLES: usize = 64;
 /// Bytes of the whole table, in whole pages.
-pub const SIZE: usize = SLOTS_AT + SLOTS * SLOT;
+pub const SIZE: usize = SAMPLES_AT + CPUS * SAMPLES * KEY;
 
 /// Offset of what an entry is, within a slot.
 pub const ENTRY_AT: usize = 8;
@@ -88,5 +104,6 @@ const _: () = {
     assert!(WANTED_AT + DESTINATIONS <= SLOTS_AT);
     assert!(DESTINATIONS.is_power_of_two() && SETS.is_power_of_two());
     assert!(KEY_AT + KEY == COUNTS_AT && COUNTS_AT + CPUS * 16 == SLOT);
+    assert!(CPUS * CURSOR <= SAMPLES_AT - CURSORS_AT && SAMPLES.is_power_of_two());
     assert!(SIZE.is_multiple_of(4096));
 };

@@ -228,7 +228,7 @@ impl<M: Memory> Page<M> {
         self.store(at, u64::from_le_bytes(bytes));
     }
 
-    fn words(&self, at: usize) -> [u64; 8] {
+    pub(crate) fn words(&self, at: usize) -> [u64; 8] {
         std::array::from_fn(|word| self.load(at + 8 * word))
     }
 

@@ -2,7 +2,7 @@
 
 use wire::FlowKey;
 
-use crate::layout::{DROP, LEASE_AT, LIVE_AT};
+use crate::layout::{ACTIVE_AT, DROP, LEASE_AT};
 use crate::page::{MaskId, Memory, Page, Slot, destination, hash};
 use crate::sync::{Ordering, fence};
 
@@ -20,7 +20,7 @@ impl<M: Memory> Page<M> {
     /// `None`: the switch decides. No contents of the memory do more than mislead it.
     #[must_use]
     pub fn look_up(&self, key: &FlowKey, now_ns: u64) -> Option<Hit> {
-        if self.load(LIVE_AT) == 0 {
+        if self.load(ACTIVE_AT) == 0 {
             return None;
         }
         let wanted = self.wanted(destination(key));

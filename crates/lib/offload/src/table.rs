@@ -5,8 +5,8 @@ use std::time::Duration;
 use wire::{FlowKey, FlowMask};
 
 use crate::layout::{
-    DESTINATIONS, LAYOUT, LAYOUT_AT, LEASE_AT, LIVE_AT, MAGIC, MAGIC_AT, MASKS, NEXT_AT, SEED_AT,
-    SLOTS,
+    ACTIVE_AT, CPUS, CURSOR, CURSORS_AT, DESTINATIONS, KEY, LAYOUT, LAYOUT_AT, LEASE_AT, MAGIC,
+    MAGIC_AT, MASKS, NEXT_AT, SAMPLES, SAMPLES_AT, SAMPLING_SHIFT, SEED_AT, SLOTS,
 };
 use crate::page::{Counts, MaskId, Memory, Page, Slot, destination, hash};
 use crate::reader::entry_word;
@@ -73,6 +73,8 @@ pub struct Table<M, T> {
     wanted: Vec<[u16; MASKS]>,
     live: usize,
     limit: usize,
+    /// Sampling under way, with the numbers of frames at its start.
+    sampling: Option<(u32, [u64; CPUS])>,
 }
 
 /// Makes a table of zeros, for programs of this build.
@@ -99,7 +101,7 @@ impl<M: Memory, T> Table<M, T> {
             other => return Err(NoTableError::Layout(other)),
         }
         page.store(LEASE_AT, 0);
-        page.store(LIVE_AT, 0);
+        page.store(ACTIVE_AT, 0);
         for slot in Slot::all() {
             page.generation(slot).store(0, Ordering::Relaxed);
         }
@@ -118,6 +120,7 @@ impl<M: Memory, T> Table<M, T> {
             wanted: vec![[0; MASKS]; DESTINATIONS],
             live: 0,
             limit: SLOTS,
+            sampling: None,
         })
     }
 
@@ -221,7 +224,7 @@ impl<M: Memory, T> Table<M, T> {
         self.masks[mask_id.number()] = Some((*mask, users + 1));
         self.want(&key, mask, mask_id, 1);
         self.live += 1;
-        self.page.store(LIVE_AT, self.live as u64);
+        self.store_activity();
         Ok(slot)
     }
 
@@ -236,7 +239,7 @@ impl<M: Memory, T> Table<M, T> {
         };
         self.page.generation(slot).store(0, Ordering::Relaxed);
         self.live -= 1;
-        self.page.store(LIVE_AT, self.live as u64);
+        self.store_activity();
         self.want(&entry.key, &entry.mask, entry.mask_id, -1);
         let of_mask = &mut self.masks[entry.mask_id.number()];
         *of_mask = of_mask.and_then(|(mask, users)| (users > 1).then(|| (mask, users - 1)));
@@ -295,6 +298,40 @@ impl<M: Memory, T> Table<M, T> {
         doomed
             .filter_map(|(_, slot)| Some((slot, self.remove(slot, now)?)))
             .collect()
+    }
+
+    /// Begins to sample the keys of frames without an entry: each 2^`shift`-th of a CPU.
+    pub fn sample(&mut self, shift: u32) {
+        let cursors = std::array::from_fn(|cpu| self.page.load(CURSORS_AT + CURSOR * cpu));
+        self.sampling = Some((shift.min(31), cursors));
+        self.store_activity();
+    }
+
+    /// Ends the sampling. Returns the last keys of each CPU, and the number of frames without an
+    /// entry meanwhile. A key may be a mixture of two, which no frame has had.
+    pub fn take_samples(&mut self) -> (Vec<FlowKey>, u64) {
+        let Some((shift, cursors)) = self.sampling.take() else {
+            return (Vec::new(), 0);
+        };
+        self.store_activity();
+        let (mut keys, mut frames) = (Vec::new(), 0);
+        for (cpu, before) in cursors.into_iter().enumerate() {
+            let now = self.page.load(CURSORS_AT + CURSOR * cpu);
+            frames += now.wrapping_sub(before);
+            let new = (now >> shift).saturating_sub(before >> shift);
+            for back in 0..new.min(SAMPLES as u64) {
+                let place = ((now >> shift) - back) as usize % SAMPLES;
+                let at = SAMPLES_AT + KEY * (SAMPLES * cpu + place);
+                keys.push(FlowKey::from_words(self.page.words(at)));
+            }
+        }
+        (keys, frames)
+    }
+
+    fn store_activity(&self) {
+        let sampling = self.sampling.map_or(0, |(shift, _)| u64::from(shift) + 1);
+        let activity = self.live as u64 | sampling << SAMPLING_SHIFT;
+        self.page.store(ACTIVE_AT, activity);
     }
 
     /// Returns the entry for a key, whatever the lease.

@@ -3,6 +3,7 @@
 
 mod cases;
 mod connections;
+mod denied;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,6 +19,7 @@ use model::{
 
 pub use cases::check;
 pub use connections::check_connections;
+pub use denied::check_denied;
 
 /// A model that compiles, with its names.
 #[derive(Clone, Copy, Debug)]

@@ -425,6 +425,22 @@ impl Rules {
         }
     }
 
+    /// Returns whether an attached list has a rule that names source addresses, and one that names
+    /// destination addresses, of Ethernet.
+    #[must_use]
+    pub fn named_macs(&self) -> (bool, bool) {
+        let (mut source, mut destination) = (false, false);
+        for (number, list) in (0..).zip(&self.lists) {
+            if self.is_attached(number) {
+                list.for_each(|rule| {
+                    source |= rule.matcher.source_mac.mask != 0;
+                    destination |= rule.matcher.destination_mac.mask != 0;
+                });
+            }
+        }
+        (source, destination)
+    }
+
     /// Returns whether any rule is stateful.
     pub(crate) fn are_stateful(&self) -> bool {
         self.lists.iter().any(|list| list.is_stateful())

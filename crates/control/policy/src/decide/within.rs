@@ -8,7 +8,8 @@ use wire::flow::{Ct, CtState, KeyState};
 use wire::{FlowKey, FlowMask};
 
 use super::{
-    Action, DECISION_MASK, Decision, Lookup, Receiver, destination, refuse, without_lists,
+    Action, DECISION_MASK, Decision, Lookup, Precision, Receiver, destination, refuse,
+    without_lists,
 };
 use crate::acl::{
     ClassKey, Direction, ProfileId, RuleId, Rules, Ruling, Scope, Verdict, Wildcards,
@@ -26,7 +27,7 @@ pub(super) fn decide_within(
     fdb: &dyn Lookup,
     segment: SegmentId,
     key: &FlowKey,
-    trace: &mut impl DecisionTrace,
+    (precision, trace): (Precision, &mut impl DecisionTrace),
 ) -> (Decision, Option<(u8, ClassOrigin)>) {
     let barred = fdb.is_barred(segment, key.smac(), PortId(key.in_port()));
     trace.record(|| Step::Source { barred });
@@ -50,6 +51,7 @@ pub(super) fn decide_within(
             DECISION_MASK
         },
         action: None,
+        precision,
     };
     if program.rules().allow_all(segment) {
         trace.record(|| Step::Unfiltered);
@@ -92,6 +94,7 @@ struct Frame<'a> {
     least: FlowMask,
     /// The action without receivers' lists, once it is known.
     action: Option<Action>,
+    precision: Precision,
 }
 
 /// Answer of the lists of both sides.
@@ -110,6 +113,7 @@ impl<'a> Frame<'a> {
             segment: self.segment,
             class_key: ClassKey::new(key),
             wildcards: Wildcards::default(),
+            precision: self.precision,
         }
     }
 
@@ -406,6 +410,7 @@ struct Evaluation<'p> {
     segment: SegmentId,
     class_key: ClassKey,
     wildcards: Wildcards,
+    precision: Precision,
 }
 
 impl<'p> Evaluation<'p> {
@@ -501,8 +506,12 @@ impl<'p> Evaluation<'p> {
         (gets_it, receivers)
     }
 
-    /// Returns the bits rounded up to one of the masks of the rules.
+    /// Returns the bits, rounded up to one of the masks of the rules unless they are asked for as
+    /// they are.
     fn rounded(&self) -> Wildcards {
-        self.rules.round(&self.class_key, &self.wildcards)
+        match self.precision {
+            Precision::Rounded => self.rules.round(&self.class_key, &self.wildcards),
+            Precision::Exact => self.wildcards,
+        }
     }
 }

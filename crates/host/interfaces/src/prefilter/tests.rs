@@ -235,6 +235,38 @@ fn the_lease_ends_and_a_table_without_entries_passes_all() {
 }
 
 #[test]
+fn keys_of_frames_without_an_entry_are_sampled() {
+    let Some(programs) = Programs::load() else {
+        return;
+    };
+    let mut table = programs.table();
+    let frame = |n: u16| packets::udp(&Flow::v4(1, 2).ports(n, 53), &[0; 18]);
+    let mask = FlowMask::NONE.with_l4_src();
+    table
+        .add(Duration::ZERO, &key_of(&frame(0)), &mask, ())
+        .unwrap();
+    assert_eq!(table.take_samples(), (Vec::new(), 0));
+    table.sample(2);
+    for n in 0..=40 {
+        // By both programs.
+        assert_eq!(programs.end(&frame(n)), n == 0);
+    }
+    let (keys, frames) = table.take_samples();
+    assert_eq!(frames, 80, "those that meet an entry are none");
+    // One of four; the test may move to another CPU.
+    assert!((16..=20).contains(&keys.len()), "{}", keys.len());
+    let sent: Vec<_> = (1..=40).map(|n| key_of(&frame(n))).collect();
+    assert!(keys.iter().all(|key| sent.contains(key)));
+    programs.end(&frame(41));
+    assert_eq!(table.take_samples(), (Vec::new(), 0), "it has ended");
+    table.sample(0);
+    (0..500).for_each(|n| drop(programs.end(&frame(1 + n % 100))));
+    let (keys, frames) = table.take_samples();
+    assert_eq!(frames, 1000);
+    assert!((64..=1000).contains(&keys.len()), "the last ones of a CPU");
+}
+
+#[test]
 fn no_contents_of_the_table_crash_a_program() {
     let Some(programs) = Programs::load() else {
         return;

@@ -18,7 +18,12 @@ fn key(source: u64) -> FlowKey {
 
 /// Returns the words of one set, one mask and one destination.
 fn words(slot: Slot, destination: usize) -> Words {
-    let header = [SEED_AT, LIVE_AT, LEASE_AT, WANTED_AT + destination / 8 * 8];
+    let header = [
+        SEED_AT,
+        ACTIVE_AT,
+        LEASE_AT,
+        WANTED_AT + destination / 8 * 8,
+    ];
     let masks = (0..8).map(|word| MASKS_AT + 8 * word);
     let generations = (0..MASKS).map(|mask| MASK_GENERATIONS_AT + 8 * mask);
     let set = slot.number() / WAYS * WAYS;
@@ -77,7 +82,7 @@ fn with_entry(entry: &FlowKey, slot: Slot, mask: &FlowMask) -> (Page<Arc<Words>>
     page.set_mask(id, mask);
     page.mask_generation(id).store(1, Ordering::Relaxed);
     page.set_wanted(destination(entry), id.bit());
-    page.store(LIVE_AT, 1);
+    page.store(ACTIVE_AT, 1);
     page.store(LEASE_AT, u64::MAX);
     publish(&page, slot, entry, 1);
     (page, id)

@@ -270,7 +270,8 @@ fn the_programs_have_the_same_layout() {
         .collect();
     let of_rust = [
         ("SEED_AT", rust::SEED_AT),
-        ("LIVE_AT", rust::LIVE_AT),
+        ("ACTIVE_AT", rust::ACTIVE_AT),
+        ("SAMPLING_SHIFT", rust::SAMPLING_SHIFT as usize),
         ("LEASE_AT", rust::LEASE_AT),
         ("MASKS_AT", rust::MASKS_AT),
         ("MASKS", rust::MASKS),
@@ -287,6 +288,10 @@ fn the_programs_have_the_same_layout() {
         ("KEY_AT", rust::KEY_AT),
         ("COUNTS_AT", rust::COUNTS_AT),
         ("CPUS", rust::CPUS),
+        ("CURSORS_AT", rust::CURSORS_AT),
+        ("CURSOR", rust::CURSOR),
+        ("SAMPLES_AT", rust::SAMPLES_AT),
+        ("SAMPLES", rust::SAMPLES),
         ("DROP", rust::DROP.into()),
         ("FACTOR", rust::FACTOR as usize),
         ("VLAN_PRESENT", wire::flow::VLAN_PRESENT.into()),
@@ -321,7 +326,7 @@ proptest! {
             memory.word(8 * at).store(value, Ordering::Relaxed);
         }
         if live {
-            memory.word(crate::layout::LIVE_AT).store(1, Ordering::Relaxed);
+            memory.word(crate::layout::ACTIVE_AT).store(1, Ordering::Relaxed);
         }
         let hit = Page::new(&memory).look_up(&FlowKey::from_words(fields), 0);
         prop_assert!(hit.is_none_or(|hit| hit.slot.number() < SLOTS));

@@ -112,6 +112,12 @@ impl FlowMask {
         Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
+    /// Returns the fields of this mask that the other lacks.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & !other.0[i]))
+    }
+
     /// Returns whether this mask counts every bit that `other` does.
     pub fn covers(&self, other: &Self) -> bool {
         (0..8).all(|i| self.0[i] & other.0[i] == other.0[i])

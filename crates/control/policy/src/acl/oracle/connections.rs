@@ -9,9 +9,9 @@ use crate::acl::{CompiledRules, MAX_MASKS, Rules};
 use crate::{Action, ConnectionChange, Decision, DropReason, Model, PortMode, Program, decide};
 
 /// A case with a program of its rules, and the stations of its ports.
-struct World {
+pub(super) struct World {
     case: Case,
-    program: Program,
+    pub(super) program: Program,
     /// The same without access lists.
     open: Program,
     /// Ports by the last byte of the address.
@@ -26,7 +26,7 @@ struct Outcome {
 }
 
 impl World {
-    fn new(bytes: &mut Bytes<'_>) -> Self {
+    pub(super) fn new(bytes: &mut Bytes<'_>) -> Self {
         let mut case = Case::new(bytes);
         let CompiledRules { rules, .. } = case.compile();
         let [native, tagged] = [0, 1].map(SegmentId);
@@ -49,9 +49,13 @@ impl World {
         }
     }
 
-    fn decide(&self, program: &Program, key: &FlowKey) -> Decision {
-        let stations = |_, mac: MacAddr| self.stations[usize::from(mac.0[5] & 3)];
-        decide(program, &stations, key)
+    /// Returns the port of a station.
+    pub(super) fn station(&self, mac: MacAddr) -> Option<PortId> {
+        self.stations[usize::from(mac.0[5] & 3)]
+    }
+
+    pub(super) fn decide(&self, program: &Program, key: &FlowKey) -> Decision {
+        decide(program, &|_, mac| self.station(mac), key)
     }
 
     fn verdict(

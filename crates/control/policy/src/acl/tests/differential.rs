@@ -31,6 +31,12 @@ fn rules_say_what_the_oracle_says() {
 }
 
 #[test]
+fn frames_that_agree_with_a_denied_one_are_dropped() {
+    let (denied, cases) = compared(1000, oracle::check_denied);
+    assert!(denied >= cases, "{denied}");
+}
+
+#[test]
 fn connections_are_let_in_as_the_oracle_says() {
     let (compared, cases) = compared(300, oracle::check_connections);
     assert!(compared >= 20 * cases);
