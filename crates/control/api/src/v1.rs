@@ -9,6 +9,7 @@ mod egress;
 mod events;
 mod flows;
 mod pipes;
+mod prefilter;
 mod problem;
 mod spec;
 mod stats;
@@ -43,6 +44,7 @@ pub use model::{
     SegmentDefault, Subject, USER_FLOWS_MAX, USER_KEPT_MAX, VcpuSource, event_text, valid_name,
 };
 pub use pipes::{OpenPipe, PipeEnd, PipeStatus, PipesDocument};
+pub use prefilter::{PrefilterDocument, PrefilterEntry, PrefilterStatus};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
     AdminState, ForwardSpec, USER_BUFFERS_MIB, USER_GUEST_BUFFERS_MIB, USER_NETWORK, USER_SEARCH,
@@ -56,7 +58,8 @@ pub use spec::{
 pub use spec::{
     CoalescingSpec, DEFAULT_SEGMENT, DesiredState, MetricsSpec, MirrorDirection, MirrorSpec, Patch,
     PatchTarget, PipeSpec, PollLimit, PortEnd, PortKey, PortKind, PortList, PortPatch, PortSpec,
-    Role, SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac,
+    PrefilterMode, Role, SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers,
+    parse_mac,
 };
 pub use spec::{ConnectionsSpec, TimeoutsSpec, parse_seconds};
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};

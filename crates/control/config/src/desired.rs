@@ -41,7 +41,7 @@ pub use access::{AccessChange, AccessDoubts, check_access};
 pub use change::{Change, changed};
 pub use check::check;
 pub use connections::{connection_settings, layout_of, without_table};
-pub use device::{dials, driver_of, listens};
+pub use device::{dials, driver_of, has_prefilter, listens, prefilter_entries};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub use fdb::FdbChange;
 pub use invalid::{Invalid, LimitKind, Place, Why};

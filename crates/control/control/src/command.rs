@@ -9,9 +9,10 @@ use std::sync::Arc;
 use api::v1::{
     CaptureQuery, ConnectionsCount, ConnectionsDocument, ConnectionsFilter, ConnectionsFlush,
     ConnectionsSelection, DesiredState, EgressPortsDocument, EventKind, FdbDocument, FdbFilter,
-    FdbFlushResult, FlowsDocument, FlowsFilter, PipesDocument, PortStatus, PortsDocument, Problem,
-    Progress, Requester, StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
-    UserFlowsDocument, UserFlowsFilter, UserForwardsDocument, UserLeasesDocument,
+    FdbFlushResult, FlowsDocument, FlowsFilter, PipesDocument, PortStatus, PortsDocument,
+    PrefilterDocument, Problem, Progress, Requester, StatsDocument, StatusDocument, Step,
+    TraceDocument, TraceRequest, UserFlowsDocument, UserFlowsFilter, UserForwardsDocument,
+    UserLeasesDocument,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -114,6 +115,8 @@ pub enum Command {
         Option<Requester>,
         Reply<ConnectionsFlush>,
     ),
+    /// Returns the entries of the prefilter of the port of this name.
+    Prefilter(String, Reply<PrefilterDocument>),
     /// Returns flows of the user port of this name.
     UserFlows(String, UserFlowsFilter, Reply<UserFlowsDocument>),
     /// Returns the leases of the user port of this name.
@@ -421,6 +424,14 @@ impl EngineHandle {
     ) -> Answer<UserFlowsDocument> {
         self.call(|reply| Command::UserFlows(port, filter, reply))
             .await
+    }
+
+    /// Sends [`Command::Prefilter`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::user_flows`].
+    pub async fn prefilter(&self, port: String) -> Answer<PrefilterDocument> {
+        self.call(|reply| Command::Prefilter(port, reply)).await
     }
 
     /// Sends [`Command::UserLeases`].

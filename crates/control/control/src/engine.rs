@@ -56,7 +56,7 @@ use crate::rule_counts::CountSnapshot;
 use crate::saved::SavedState;
 
 use event_log::EventLog;
-use forwarding::{Directory, Forwarding, Notice};
+use forwarding::{Directory, Forwarding, Notice, wire_tables};
 use links::loss::SwitchLoss;
 use links::{Links, PEER_TIMEOUT, watch};
 use ports::Ports;
@@ -300,6 +300,7 @@ impl Engine {
         loop {
             // A guest can cause upcalls without end: everything else has its turn after each batch.
             let waits = engine.with(Engine::turn)?;
+            let due = engine.with(|e| e.forwarding.until_prefilters());
             tokio::select! {
                 biased;
                 ready = links.supervisor.readable(), if !waits.supervisor_is_gone => {
@@ -311,6 +312,7 @@ impl Engine {
                 _ = ticks.tick() => {
                     engine.with(Engine::tick)?;
                     work.follow_speeds();
+                    work.take_prefilters();
                 }
                 ready = links.switch.readable() => {
                     let mut ready = ready?;
@@ -331,6 +333,9 @@ impl Engine {
                 () = tokio::task::yield_now(), if waits.busy => {}
                 () = sleep(SEND_RETRY_INTERVAL), if waits.is_full => {}
                 () = sleep(SAVE_INTERVAL), if waits.unsaved_move => {}
+                () = sleep(due.unwrap_or_default()), if due.is_some() => {
+                    engine.with(Engine::tick_prefilters);
+                }
             }
             engine.with(|e| e.forwarding.upcalls.woke());
             if engine.with(|e| e.links.supervisor.is_stopping()) {
@@ -500,6 +505,9 @@ impl Engine {
             self.rule_counts.request(any_rules, switch)?;
         }
         self.captures.end_orphans(switch)?;
+        let (captures, ports) = (&self.captures, &self.ports);
+        let is_watched = |port| captures.has(port) || ports.is_mirrored(port);
+        wire_tables::look(&mut self.forwarding, &self.counters, is_watched);
         connections::ports::report_full(self);
         self.emit_notices()?;
         let directory = Directory::new(&self.ports, &self.store);
@@ -510,6 +518,15 @@ impl Engine {
         }
         self.forwarding.answers.ring_bell();
         self.store.save_stations(&mut self.forwarding)
+    }
+
+    /// Changes the tables of active prefilters.
+    fn tick_prefilters(&mut self) {
+        let (captures, ports) = (&self.captures, &self.ports);
+        let is_watched = |port| captures.has(port) || ports.is_mirrored(port);
+        wire_tables::tick(&mut self.forwarding, &self.counters, is_watched);
+        let uses = self.forwarding.prefilters.take_uses();
+        self.rule_counts.add(&uses, self.now());
     }
 
     fn save(&mut self) -> io::Result<()> {
@@ -525,6 +542,9 @@ impl Engine {
             self.store.frozen = false;
             return Ok(());
         }
+        // The table has one writer: the next control.
+        let now = self.now();
+        self.forwarding.prefilters.retain(now, |_| false);
         // Streams to their clients would keep the gate open.
         self.captures.end_all(&mut self.links.switch)?;
         self.events.events.end_clients();

@@ -11,11 +11,12 @@ use api::v1::{
     EgressShare, EgressSpec, EgressStatus, FdbDocument, FdbEntry, FdbFilter, FdbFlushResult,
     FlowsDocument, ForwardState, GuestStateStatus, GuestStates, Iommu, MirrorStats, Notifications,
     PipesDocument, PortConnections, PortKind, PortSpec, PortState, PortStats, PortStatus,
-    PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, ProcessUsage, QueueFault,
-    RingFormat, Role, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace,
-    TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, UserFlowEntry, UserFlowTcp,
-    UserFlowTimer, UserFlowWait, UserFlowsDocument, UserForwardEntry, UserForwardsDocument,
-    UserLeaseEntry, UserLeasesDocument, VcpuSearch, VcpuSource, Work,
+    PortsDocument, PrefilterDocument, PrefilterEntry, Problem, ProblemKind, ProcessState,
+    ProcessStatus, ProcessUsage, QueueFault, RingFormat, Role, SegmentStatus, StatsDocument,
+    StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome, TraceRequest,
+    Traffic, UserFlowEntry, UserFlowTcp, UserFlowTimer, UserFlowWait, UserFlowsDocument,
+    UserForwardEntry, UserForwardsDocument, UserLeaseEntry, UserLeasesDocument, VcpuSearch,
+    VcpuSource, Work,
 };
 use config::desired::qos;
 use ipc::capture::{FrameMetadata, Region, Way};
@@ -124,12 +125,35 @@ impl FakeEngine {
                 drop(reply.send(done.map(|()| ConnectionsFlush { done: whole })));
             }
             Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
+            Command::Prefilter(port, reply) => drop(reply.send(self.prefilter(&port))),
             Command::UserFlows(port, _, reply) => drop(reply.send(self.user_flows(&port))),
             Command::UserLeases(port, reply) => drop(reply.send(self.user_leases(&port))),
             Command::UserForwards(port, reply) => drop(reply.send(self.user_forwards(&port))),
             Command::Capture(port, query, reply) => drop(reply.send(begin_capture(&port, &query))),
             Command::EndCapture(_, reply) => drop(reply.send(Ok(()))),
         }
+    }
+
+    /// One entry, if the port is an uplink.
+    fn prefilter(&self, port: &str) -> Answer<PrefilterDocument> {
+        self.check_port(port)?;
+        let entry = PrefilterEntry {
+            matches: "untagged, any > 52:54:00:00:00:01, IPv4, 192.0.2.0/24 > any".to_owned(),
+            rules: vec!["web/others".to_owned()],
+            frames: 1_234_567,
+            bytes: 74_074_020,
+            age_ms: 14_000,
+            idle_ms: 0,
+        };
+        let kind = self.desired.port(port).map(|port| port.kind);
+        Ok(PrefilterDocument {
+            port: port.to_owned(),
+            entries: if kind == Some(PortKind::Uplink) {
+                vec![entry]
+            } else {
+                Vec::new()
+            },
+        })
     }
 
     /// One connection of the first guest.

@@ -9,6 +9,7 @@
 //! events       state changes for clients and the log
 //! rule_counts  counters of the rules of access lists
 //! connections  the view of the table of connections
+//! prefilter    flows of denied frames that end before the switch
 //! metrics      the metrics page for Prometheus
 //! saved        the state that survives a restart of control
 //! plan         changes of the desired state, planned before the engine makes them
@@ -36,6 +37,7 @@ pub mod learning;
 pub mod metrics;
 mod pipes;
 pub mod plan;
+mod prefilter;
 pub mod process;
 pub mod rule_counts;
 pub mod saved;

@@ -61,6 +61,7 @@
 //! | `GET /v1/connections?port=P&segment=S&filter=F&limit=N` | | 200 `ConnectionsDocument` |
 //! | `GET /v1/connections/count?port=P&segment=S&filter=F` | | 200 `ConnectionsCount` |
 //! | `DELETE /v1/connections?port=P&segment=S&filter=F` | | 200 or 202 `ConnectionsFlush` |
+//! | `GET /v1/ports/{name}/prefilter` | | 200 `PrefilterDocument` |
 //! | `GET /v1/ports/{name}/user/flows?limit=N` | | 200 `UserFlowsDocument` |
 //! | `GET /v1/ports/{name}/user/leases` | | 200 `UserLeasesDocument` |
 //! | `GET /v1/ports/{name}/user/forwards` | | 200 `UserForwardsDocument` |

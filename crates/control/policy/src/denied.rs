@@ -30,7 +30,7 @@ impl NamedMacs {
 
 /// A denial.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Denied {
+pub struct Denial {
     /// Bits of the key: all plain frames of the port that agree in them are dropped.
     pub mask: FlowMask,
     /// The rules that decide, which count each frame.
@@ -51,7 +51,7 @@ pub fn denied(
     fdb: &dyn Lookup,
     key: &FlowKey,
     named: NamedMacs,
-) -> Option<Denied> {
+) -> Option<Denial> {
     let port = PortId(key.in_port());
     if !key.state().is_empty()
         || key.frame_class() != FrameClass::default()
@@ -75,7 +75,7 @@ pub fn denied(
     if by_sender && !named.destination {
         leaves_out = leaves_out.with_dmac();
     }
-    Some(Denied {
+    Some(Denial {
         mask: decision.mask.without(&leaves_out),
         rules: decision.rules(),
     })

@@ -55,7 +55,7 @@ pub use connection::ConnectionChange;
 pub use decide::{
     Action, DECISION_MASK, Decision, ExcludeSetId, Lookup, Receiver, decide, decide_exact,
 };
-pub use denied::{Denied, NamedMacs, denied};
+pub use denied::{Denial, NamedMacs, denied};
 pub use explain::{Destination, ListEvaluation, Step, explain};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use outdated::OutdatedFlows;

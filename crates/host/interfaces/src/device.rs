@@ -27,6 +27,7 @@ use rustix::thread::LinkNameSpaceType;
 use serde::{Deserialize, Serialize};
 use sys::limit;
 
+use crate::prefilter::{self, Prefilter};
 use crate::vhost;
 use claim::Claim;
 use interface::Control;
@@ -316,6 +317,23 @@ impl Device {
         };
         let set = self.queues.iter().try_for_each(set_room);
         context(set, || format!("the send buffer of {}", self.interface))
+    }
+
+    /// Has the interface end frames that meet an entry of a prefilter, or no longer.
+    ///
+    /// # Errors
+    /// The system's refusal; interfaces of other kinds than packet sockets.
+    pub fn set_prefilter(&self, prefilter: Option<&Prefilter>) -> Result<(), OpenError> {
+        if self.back_end != BackEnd::Packet {
+            let no = |_| OpenError::new(format!("not with {}", self.back_end.as_str()));
+            return prefilter.map(no).map_or(Ok(()), Err);
+        }
+        let set = |queue| match prefilter {
+            Some(prefilter) => prefilter.attach(queue),
+            None => prefilter::detach(queue),
+        };
+        let set = self.queues.iter().try_for_each(set);
+        context(set, || format!("the prefilter of {}", self.interface))
     }
 
     /// Discards the frames that wait for a driver after it has ended, before the interface is

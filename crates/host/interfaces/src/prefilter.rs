@@ -4,12 +4,14 @@
 //! program is attached to packet sockets later, with no further right.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 
 use bpf::object::{self, ObjectError};
 use bpf::{Attribute, Command, LICENSE};
 use mapping::SharedWords;
 use offload::layout::SIZE;
+use serde::{Deserialize, Serialize};
 
 // `linux/bpf.h`.
 const MAP_TYPE_ARRAY: u32 = 2;
@@ -46,6 +48,103 @@ pub enum PrefilterError {
     /// Any other error of a system call.
     #[error("BPF: {0}")]
     System(#[from] io::Error),
+}
+
+/// A table with a loaded program for packet sockets, for one port: its interface may be opened any
+/// number of times.
+#[derive(Debug)]
+pub struct Prefilter {
+    table: TableMap,
+    socket: OwnedFd,
+}
+
+/// Descriptors of a [`Prefilter`], for a supervisor that replaces another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PrefilterParts<Fd> {
+    /// The map with the table.
+    pub table: Fd,
+    /// The program for packet sockets.
+    pub socket: Fd,
+}
+
+impl Prefilter {
+    /// Makes a table and loads its program.
+    ///
+    /// # Errors
+    /// The rights are missing, or the kernel refuses the program.
+    pub fn load() -> Result<Self, PrefilterError> {
+        let table = TableMap::new()?;
+        let socket = table.socket_program()?;
+        Ok(Self { table, socket })
+    }
+
+    /// Returns the map with the table, for its writer.
+    #[must_use]
+    pub fn table(&self) -> BorrowedFd<'_> {
+        self.table.as_fd()
+    }
+
+    /// Empties the table and its counters, for another port.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn clear(&self) -> io::Result<()> {
+        let memory = SharedWords::<SIZE>::map(self.table.as_fd(), true)?;
+        for at in (0..SIZE).step_by(8) {
+            memory.word(at).store(0, Relaxed);
+        }
+        offload::create(&memory);
+        Ok(())
+    }
+
+    /// Has a packet socket receive no frame that meets an entry (`SO_ATTACH_BPF`, socket(7)).
+    pub(crate) fn attach(&self, socket: &OwnedFd) -> io::Result<()> {
+        set(socket, libc::SO_ATTACH_BPF, self.socket.as_raw_fd())
+    }
+
+    /// Returns its descriptors. `pass` makes of a descriptor what the parts have instead.
+    pub fn parts<'a, Fd>(
+        &'a self,
+        mut pass: impl FnMut(BorrowedFd<'a>) -> Fd,
+    ) -> PrefilterParts<Fd> {
+        PrefilterParts {
+            table: pass(self.table.as_fd()),
+            socket: pass(self.socket.as_fd()),
+        }
+    }
+
+    /// Returns the prefilter with these descriptors. `take` has them.
+    ///
+    /// # Errors
+    /// The first error of `take`.
+    pub fn of<Fd, E>(
+        parts: PrefilterParts<Fd>,
+        mut take: impl FnMut(Fd) -> Result<OwnedFd, E>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            table: TableMap(take(parts.table)?),
+            socket: take(parts.socket)?,
+        })
+    }
+}
+
+/// Has a packet socket receive all frames again.
+pub(crate) fn detach(socket: &OwnedFd) -> io::Result<()> {
+    match set(socket, libc::SO_DETACH_FILTER, 0) {
+        // There is no program.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+fn set(socket: &OwnedFd, option: i32, value: i32) -> io::Result<()> {
+    let size = size_of_val(&value) as libc::socklen_t;
+    let (fd, value) = (socket.as_raw_fd(), (&raw const value).cast());
+    // SAFETY: the value has the size that is given, and the kernel only reads it.
+    match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A table in the memory of a BPF map.

@@ -314,8 +314,28 @@ pub struct DriverSpec {
     /// A TAP device or a packet socket is served by a process of its own, in place of the switch.
     /// Other devices always are.
     pub process: bool,
+    /// Frames of the wire that meet an entry of a table end before the switch, where that is
+    /// possible.
+    pub prefilter: bool,
     /// CPU weight of its process; none: the system's default.
     pub cpu_weight: Option<u16>,
+}
+
+/// Place where frames of an interface end that meet an entry of its prefilter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PrefilterBackEnd {
+    /// A program of packet sockets.
+    Socket,
+}
+
+impl PrefilterBackEnd {
+    /// Returns its name in documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+        }
+    }
 }
 
 /// Maximum number of characters of the reason why a driver or an interface fails.
@@ -461,4 +481,6 @@ pub struct DriverState {
     pub reason: Option<String>,
     /// Forwards of a user port that are refused.
     pub refused: Vec<RefusedForwards>,
+    /// The prefilter of an uplink, or the reason why there is none; of other ports `None`.
+    pub prefilter: Option<Result<PrefilterBackEnd, String>>,
 }

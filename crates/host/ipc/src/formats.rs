@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The record by which a supervisor takes over from another.
-pub const SUPERVISOR: u32 = 21;
+pub const SUPERVISOR: u32 = 22;
 /// Messages of a supervisor and the processes that the one before it has started:
 /// [`supervision`](crate::supervision) and [`driving`](crate::driving).
-pub const SUPERVISION: u32 = 19;
+pub const SUPERVISION: u32 = 20;
 /// The record of a connection beside its session: [`ConnectionRecord`].
 ///
 /// [`ConnectionRecord`]: crate::keeping::ConnectionRecord
@@ -31,7 +31,7 @@ pub const CONNECTION: u32 = 13;
 /// The crash record: [`ThreadSlots`](crate::keeping::ThreadSlots).
 pub const CRASH_RECORD: u32 = 10;
 /// The document of control in the state file, and its parts: `control::saved::SavedState`.
-pub const STATE: u32 = 19;
+pub const STATE: u32 = 20;
 
 /// All formats with their numbers. The samples of all crates have these numbers in their names,
 /// which a test compares.

@@ -165,6 +165,7 @@ mod tests {
             name: name(),
             kind: DriverKind::Interface(device),
             process: false,
+            prefilter: false,
             cpu_weight: None,
         }]));
         let named = [

@@ -13,8 +13,8 @@ use testkit::samples::sample;
 use crate::connections::AdoptedTable;
 use crate::driving::{
     BackEnd, Choice, DeviceSpec, DriverCounters, DriverKind, DriverSpec, DriverStart, DriverState,
-    ForwardProtocol, InterfaceStart, Listen, RefusedForwards, UserBuffers, UserForward, UserGuest,
-    UserNetwork, XdpStart,
+    ForwardProtocol, InterfaceStart, Listen, PrefilterBackEnd, RefusedForwards, UserBuffers,
+    UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::{CONNECTION, CRASH_RECORD, SUPERVISION};
 use crate::forwards::ForwardReach;
@@ -78,7 +78,7 @@ fn socket_requests() -> [SocketRequest; 6] {
     ]
 }
 
-fn port_driver_requests() -> [PortDriverRequest; 4] {
+fn port_driver_requests() -> [PortDriverRequest; 5] {
     let device = DeviceSpec {
         choice: Choice::Packet,
         own: true,
@@ -94,6 +94,7 @@ fn port_driver_requests() -> [PortDriverRequest; 4] {
         name: port_name("up"),
         kind: DriverKind::Interface(device),
         process: true,
+        prefilter: true,
         cpu_weight: Some(200),
     };
     let user = DriverSpec {
@@ -104,6 +105,7 @@ fn port_driver_requests() -> [PortDriverRequest; 4] {
             queues: 1,
         },
         process: false,
+        prefilter: false,
         cpu_weight: None,
     };
     [
@@ -111,6 +113,7 @@ fn port_driver_requests() -> [PortDriverRequest; 4] {
         PortDriverRequest::States,
         PortDriverRequest::Speeds,
         PortDriverRequest::Rooms(vec![(port_name("up"), 256_000)]),
+        PortDriverRequest::Prefilter(port_name("up")),
     ]
 }
 
@@ -380,7 +383,7 @@ fn socket_answers() -> [SocketAnswer; 5] {
     ]
 }
 
-fn port_driver_answers() -> [PortDriverAnswer; 3] {
+fn port_driver_answers() -> [PortDriverAnswer; 4] {
     let state = DriverState {
         name: text("up"),
         back_end: Some(BackEnd::Packet),
@@ -397,6 +400,7 @@ fn port_driver_answers() -> [PortDriverAnswer; 3] {
             last: 2999,
             reason: text("no"),
         }],
+        prefilter: Some(Ok(PrefilterBackEnd::Socket)),
     };
     [
         PortDriverAnswer::Set {
@@ -404,6 +408,10 @@ fn port_driver_answers() -> [PortDriverAnswer; 3] {
         },
         PortDriverAnswer::States(vec![state]),
         PortDriverAnswer::Speeds(vec![(text("up"), 10_000_000_000)]),
+        PortDriverAnswer::Prefilter {
+            port: text("up"),
+            table: Err(text("no")),
+        },
     ]
 }
 

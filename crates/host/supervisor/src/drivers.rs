@@ -21,12 +21,13 @@
 
 mod driver;
 mod offers;
+mod prefilters;
 mod resolvers;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ipc::driving::{DriverCounters, DriverSpec, DriverState, UserNetwork};
@@ -44,13 +45,14 @@ use super::binaries::Binaries;
 use super::child::{Child, DriverChild};
 use super::groups::DriverGroups;
 use super::record::{
-    IncomingFds, OutgoingFds, PassedDriver, PassedFlows, PassedUsers, RecordError,
+    IncomingFds, OutgoingFds, PassedDriver, PassedFlows, PassedPrefilters, PassedUsers, RecordError,
 };
 use super::reply::Reply;
 use super::shares::{self, Shares};
 pub(super) use driver::RenewalResult;
-use driver::{Driver, History, NoAnswer, ProcessStart, Share};
+use driver::{Driver, History, NoAnswer, ProcessStart, Settings, Share};
 use offers::Offers;
+use prefilters::Prefilters;
 use resolvers::HostResolvers;
 
 /// Time for processes to end when Lasthop stops: 1 second.
@@ -79,6 +81,7 @@ pub(super) struct Drivers {
     /// Where forwards may listen.
     reach: ForwardReach,
     resolvers: HostResolvers,
+    prefilters: Prefilters,
     /// Answers about tables of user ports, for control.
     pages: Vec<UserPortAnswer>,
 }
@@ -92,9 +95,19 @@ impl Drivers {
         }
     }
 
-    /// Handles a request of control about drivers; returns the answer, if there is one.
-    pub(super) fn answer(&mut self, request: PortDriverRequest) -> Option<PortDriverAnswer> {
-        Some(match request {
+    /// Makes the prefilters of these drivers, which needs rights that are given up later.
+    pub(super) fn prepare(&mut self, specs: &[DriverSpec]) {
+        let count = specs.iter().filter(|spec| spec.prefilter).count();
+        self.prefilters = Prefilters::prepare(count);
+    }
+
+    /// Handles a request of control about drivers; returns the answer, if there is one, with its
+    /// descriptor.
+    pub(super) fn answer(
+        &mut self,
+        request: PortDriverRequest,
+    ) -> Option<(PortDriverAnswer, Option<OwnedFd>)> {
+        let answer = match request {
             PortDriverRequest::Set(specs) => {
                 let error = self.set(specs).err();
                 PortDriverAnswer::Set { error }
@@ -105,7 +118,44 @@ impl Drivers {
                 self.set_rooms(&rooms);
                 return None;
             }
-        })
+            PortDriverRequest::Prefilter(port) => return Some(self.table_of(&port)),
+        };
+        Some((answer, None))
+    }
+
+    /// Returns the table of a port's prefilter.
+    fn table_of(&mut self, port: &PortName) -> (PortDriverAnswer, Option<OwnedFd>) {
+        let mut all = self.all.iter_mut();
+        let driver = all.find(|driver| driver.spec.name == *port);
+        let table = driver.map(|driver| driver.settings().0.table());
+        let (table, fd) = match table {
+            Some(Ok(fd)) => (Ok(()), Some(fd)),
+            Some(Err(reason)) => (Err(reason.to_string()), None),
+            None => (Err("there is no such driver".to_owned()), None),
+        };
+        let port = port.to_string();
+        (PortDriverAnswer::Prefilter { port, table }, fd)
+    }
+
+    /// Gives each driver with a desired prefilter its own.
+    fn follow_prefilters(&mut self) {
+        let (with, without): (Vec<_>, Vec<_>) = self
+            .all
+            .iter_mut()
+            .partition(|driver| driver.spec.prefilter);
+        for driver in without {
+            let (settings, device) = driver.settings();
+            settings.drop_prefilter(device);
+        }
+        let is_gone = |port: &PortName| !with.iter().any(|driver| driver.spec.name == *port);
+        self.prefilters.release(is_gone);
+        for driver in with {
+            let name = driver.spec.name.clone();
+            let (settings, device) = driver.settings();
+            let fits = Settings::fit_prefilter(device);
+            let prefilter = fits.and_then(|()| self.prefilters.assign(&name));
+            settings.set_prefilter(device, prefilter);
+        }
     }
 
     /// Handles a request of control about user ports; returns the answer, if it is there already.
@@ -145,6 +195,7 @@ impl Drivers {
             }
         }
         self.distribute_networks();
+        self.follow_prefilters();
         done
     }
 
@@ -295,6 +346,28 @@ impl Drivers {
             networks: self.networks.clone(),
             reach: self.reach.clone(),
         }
+    }
+
+    /// Returns the prefilters for the next supervisor.
+    pub(super) fn pass_prefilters<'a>(
+        &'a self,
+        outgoing: &mut OutgoingFds<'a>,
+    ) -> PassedPrefilters {
+        self.prefilters.pass(outgoing)
+    }
+
+    /// Takes the prefilters from the previous supervisor's record.
+    ///
+    /// # Errors
+    /// A descriptor is missing.
+    pub(super) fn take_prefilters(
+        &mut self,
+        from: PassedPrefilters,
+        fds: &mut IncomingFds,
+    ) -> Result<(), RecordError> {
+        self.prefilters = Prefilters::take(from, fds)?;
+        self.follow_prefilters();
+        Ok(())
     }
 
     /// Takes kept flows from the previous supervisor's record.
@@ -521,7 +594,9 @@ impl Drivers {
         for driver in &mut self.all {
             let mut of = rooms.iter();
             let room = of.find(|(name, _)| *name == driver.spec.name);
-            driver.set_room(room.map(|(_, room)| *room));
+            let room = room.map(|(_, room)| *room);
+            let (settings, device) = driver.settings();
+            settings.set_room(device, room);
         }
     }
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use interfaces::device::Parts;
+use interfaces::prefilter::PrefilterParts;
 use ipc::driving::{DriverCounters, DriverSpec, Listen, UserNetwork};
 use ipc::formats::SUPERVISOR;
 use ipc::forwards::ForwardReach;
@@ -66,6 +67,7 @@ pub(crate) struct Record {
     pub(super) upgrade: Option<PassedUpgrade>,
     pub(super) guests: PassedGuests,
     pub(super) users: PassedUsers,
+    pub(super) prefilters: PassedPrefilters,
 }
 
 /// Source of vCPU states.
@@ -78,6 +80,17 @@ pub(crate) struct PassedGuests {
     /// Descriptors of the BPF programs by name (`vcpus::load::Descriptors`); none without states.
     pub(crate) programs: Vec<(String, FdIndex)>,
     /// Reason why there are no states.
+    pub(crate) reason: Option<String>,
+}
+
+/// Prefilters.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PassedPrefilters {
+    /// Those without a port.
+    pub(crate) spares: Vec<PrefilterParts<FdIndex>>,
+    /// Those of ports, by name.
+    pub(crate) used: Vec<(PortName, PrefilterParts<FdIndex>)>,
+    /// Reason why there are no more.
     pub(crate) reason: Option<String>,
 }
 

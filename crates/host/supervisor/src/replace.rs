@@ -117,6 +117,7 @@ fn record<'a>(
         upgrade: passed,
         guests: supervisor.guests.pass(outgoing),
         users: supervisor.drivers.pass_users(outgoing),
+        prefilters: supervisor.drivers.pass_prefilters(outgoing),
     };
     record.fds = outgoing.numbers();
     // A rollback must be tried anyway: there is no alternative.
@@ -315,6 +316,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, RecordE
     let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
     let mut drivers = Drivers::take(record.drivers, record.users.reach, &mut fds)?;
     drivers.take_flows(record.users.flows, &mut fds)?;
+    drivers.take_prefilters(record.prefilters, &mut fds)?;
     let guests = Guests::take(record.guests, &mut fds)?;
     let binaries = Binaries::take(record.binaries, &mut fds)?;
     let upgrade = record

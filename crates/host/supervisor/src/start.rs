@@ -193,7 +193,8 @@ fn open_interfaces(
     mut drivers: Drivers,
     specs: &[(DriverSpec, String)],
 ) -> Result<Drivers, StartError> {
-    let all = specs.iter().map(|(spec, _)| spec.clone()).collect();
+    let all: Vec<_> = specs.iter().map(|(spec, _)| spec.clone()).collect();
+    drivers.prepare(&all);
     drivers.set(all).map_err(|(name, found)| {
         let place = specs.iter().find(|(spec, _)| *spec.name == *name);
         let place = place.map_or("", |(_, place)| place);

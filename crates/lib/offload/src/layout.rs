@@ -21,7 +21,7 @@
 //!            64    key: eight words, without what the mask leaves out
 //!            128   for each CPU, modulo 8: frames and bytes (u64 each). Never reset
 //!
-//! CURSORS_AT for each CPU, modulo 8, a line: number of frames without an entry while keys are stored
+//! CURSORS_AT for each CPU, modulo 8, a line: number of frames without an entry during sampling
 //! SAMPLES_AT for each CPU, modulo 8, a ring of keys
 //! ```
 //!

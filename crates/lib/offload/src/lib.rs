@@ -8,6 +8,8 @@
 //!
 //! Order of modules: layout, page, reader, table, masks.
 
+#[cfg(all(not(loom), any(test, feature = "test-utils")))]
+pub mod heap;
 pub mod layout;
 pub mod masks;
 mod page;

@@ -182,7 +182,7 @@ impl<M: Memory> Page<M> {
     }
 
     /// Counts a frame, as the programs do.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-utils"))]
     pub(crate) fn count(&self, slot: Slot, cpu: usize, bytes: u64) {
         let at = slot.at() + COUNTS_AT + 16 * (cpu % CPUS);
         self.word(at).fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! The writer's side: a cache of entries. Those that have met no frame for longest go first.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use wire::{FlowKey, FlowMask};
@@ -71,7 +72,7 @@ pub struct Table<M, T> {
     masks: [Option<(FlowMask, u16)>; MASKS],
     /// For each destination and mask the number of entries.
     wanted: Vec<[u16; MASKS]>,
-    live: usize,
+    live: BTreeSet<Slot>,
     limit: usize,
     /// Sampling under way, with the numbers of frames at its start.
     sampling: Option<(u32, [u64; CPUS])>,
@@ -118,7 +119,7 @@ impl<M: Memory, T> Table<M, T> {
             slots: (0..SLOTS).map(|_| State::Empty(None)).collect(),
             masks: [None; MASKS],
             wanted: vec![[0; MASKS]; DESTINATIONS],
-            live: 0,
+            live: BTreeSet::new(),
             limit: SLOTS,
             sampling: None,
         })
@@ -141,13 +142,13 @@ impl<M: Memory, T> Table<M, T> {
     }
 
     /// Returns the number of entries.
-    pub const fn len(&self) -> usize {
-        self.live
+    pub fn len(&self) -> usize {
+        self.live.len()
     }
 
     /// Returns whether there are no entries.
-    pub const fn is_empty(&self) -> bool {
-        self.live == 0
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
     }
 
     /// Returns the masks in use.
@@ -157,11 +158,19 @@ impl<M: Memory, T> Table<M, T> {
 
     /// Returns the entries.
     pub fn entries(&self) -> impl Iterator<Item = (Slot, &Entry<T>)> {
-        let entry = |slot: Slot| match &self.slots[slot.number()] {
-            State::Live(entry) => Some((slot, entry)),
+        let entry = |slot: &Slot| match &self.slots[slot.number()] {
+            State::Live(entry) => Some((*slot, entry)),
             State::Empty(_) => None,
         };
-        Slot::all().filter_map(entry)
+        self.live.iter().filter_map(entry)
+    }
+
+    /// Returns the caller's data of an entry.
+    pub fn about_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        match &mut self.slots[slot.number()] {
+            State::Live(entry) => Some(&mut entry.about),
+            State::Empty(_) => None,
+        }
     }
 
     /// Returns the counters of an entry.
@@ -171,6 +180,10 @@ impl<M: Memory, T> Table<M, T> {
 
     /// Returns the counters of all entries there have ever been, of this writer and those before.
     pub fn total(&self) -> Counts {
+        if self.page.load(NEXT_AT) <= 1 {
+            // There has never been any.
+            return Counts::default();
+        }
         Slot::all().fold(Counts::default(), |all, slot| {
             all.plus(self.page.counts(slot))
         })
@@ -223,7 +236,7 @@ impl<M: Memory, T> Table<M, T> {
         let users = self.masks[mask_id.number()].map_or(0, |(_, users)| users);
         self.masks[mask_id.number()] = Some((*mask, users + 1));
         self.want(&key, mask, mask_id, 1);
-        self.live += 1;
+        self.live.insert(slot);
         self.store_activity();
         Ok(slot)
     }
@@ -238,7 +251,7 @@ impl<M: Memory, T> Table<M, T> {
             return None;
         };
         self.page.generation(slot).store(0, Ordering::Relaxed);
-        self.live -= 1;
+        self.live.remove(&slot);
         self.store_activity();
         self.want(&entry.key, &entry.mask, entry.mask_id, -1);
         let of_mask = &mut self.masks[entry.mask_id.number()];
@@ -272,7 +285,7 @@ impl<M: Memory, T> Table<M, T> {
     /// Looks which entries have met frames, and removes those that have met none for a time, and
     /// those above the limit. Returns the removed ones.
     pub fn sweep(&mut self, now: Duration, idle: Duration) -> Vec<(Slot, Entry<T>)> {
-        for slot in Slot::all() {
+        for slot in self.live.iter().copied() {
             let counts = self.page.counts(slot);
             if let State::Live(entry) = &mut self.slots[slot.number()]
                 && counts != entry.seen
@@ -288,7 +301,7 @@ impl<M: Memory, T> Table<M, T> {
 
     /// Removes as many entries as must go before that many more fit.
     pub fn make_room(&mut self, more: usize, now: Duration) -> Vec<(Slot, Entry<T>)> {
-        let excess = (self.live + more).saturating_sub(self.limit);
+        let excess = (self.live.len() + more).saturating_sub(self.limit);
         if excess == 0 {
             return Vec::new();
         }
@@ -330,7 +343,7 @@ impl<M: Memory, T> Table<M, T> {
 
     fn store_activity(&self) {
         let sampling = self.sampling.map_or(0, |(shift, _)| u64::from(shift) + 1);
-        let activity = self.live as u64 | sampling << SAMPLING_SHIFT;
+        let activity = self.live.len() as u64 | sampling << SAMPLING_SHIFT;
         self.page.store(ACTIVE_AT, activity);
     }
 

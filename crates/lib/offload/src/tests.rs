@@ -8,31 +8,14 @@ mod masks;
 #[cfg(not(loom))]
 mod table;
 
+#[cfg(loom)]
 use crate::layout::SIZE;
+#[cfg(loom)]
 use crate::page::Memory;
+#[cfg(loom)]
 use crate::sync::AtomicU64;
 
-/// The memory of a table on the heap: all its words.
-#[cfg(not(loom))]
-#[derive(Debug)]
-pub(crate) struct Words(Vec<AtomicU64>);
-
-#[cfg(not(loom))]
-impl Words {
-    pub(crate) fn all() -> Self {
-        Self((0..SIZE / 8).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-#[cfg(not(loom))]
-impl Memory for Words {
-    fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8));
-        &self.0[at / 8]
-    }
-}
-
-/// The same, but only the words that a test touches: loom has no room for all. The others are zero.
+/// The words that a test touches: loom has no room for all. The others are zero.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Words {

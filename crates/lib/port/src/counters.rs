@@ -311,6 +311,12 @@ impl Counters {
         slot.drops.iter().for_each(|d| d.store(0, Relaxed));
     }
 
+    /// Returns the number of frames that were dropped for a reason.
+    #[must_use]
+    pub fn drops(&self, port: PortId, reason: DropReason) -> u64 {
+        self.slot(port).drops[reason as usize].load(Relaxed)
+    }
+
     /// Reads a port's counters.
     #[must_use]
     pub fn read(&self, port: PortId) -> PortCounts {

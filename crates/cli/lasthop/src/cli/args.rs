@@ -10,6 +10,7 @@ mod mirror;
 mod net;
 mod netmap;
 mod port;
+mod prefilter;
 mod qos;
 mod segment;
 mod trace;
@@ -34,6 +35,7 @@ pub(super) use libvirt_hook::LibvirtHook;
 pub(super) use mirror::Mirror;
 pub(super) use netmap::Netmap;
 pub(super) use port::{Add, Set};
+pub(super) use prefilter::Prefilter;
 pub(super) use qos::{Egress, QosClass, QosGroup};
 pub(super) use segment::Segment;
 pub(super) use trace::{ExpectedResult, Flows, FlowsArgs, TraceArgs};
@@ -125,6 +127,9 @@ pub(super) enum Command {
     /// Show flows and DHCP leases of user ports
     #[command(subcommand)]
     User(UserPort),
+    /// Show denied frames that end at the wire, before the switch
+    #[command(subcommand)]
+    Prefilter(Prefilter),
     /// Show access lists, their rules and hit counters
     #[command(subcommand)]
     Acl(Acl),

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use api::v1::{
     AccessListSpec, DesiredState, FdbFlushResult, MirrorSpec, MirrorsDocument, PipesDocument,
-    PortStats, PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry,
-    StatsDocument, UserFlowsDocument, UserLeasesDocument, WarningsDocument, parse_mac,
+    PortStats, PortStatus, PortsDocument, PrefilterDocument, SegmentStatus, SegmentsDocument,
+    StaticEntry, StatsDocument, UserFlowsDocument, UserLeasesDocument, WarningsDocument, parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::args::{Acl, Command, Fdb, Mirror, Output, Pipe, Port, Segment, Stats, UserPort};
+use super::args::{
+    Acl, Command, Fdb, Mirror, Output, Pipe, Port, Prefilter, Segment, Stats, UserPort,
+};
 use super::{ExitStatus, Failure, emit, emit_json, show};
 use client::units::printable;
 use client::{Client, read, with_query};
@@ -38,6 +40,7 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
             get_and_print(client, "/v1/pipes", output, show).await
         }
         Command::User(command) => user(client, command).await,
+        Command::Prefilter(command) => prefilter(client, command).await,
         Command::Acl(command) => acl(client, command).await,
         Command::Stats(Stats {
             explain: true,
@@ -178,6 +181,31 @@ async fn user(client: &Client, command: UserPort) -> ExitStatus {
             get_and_print(client, &path, output, show).await
         }
     }
+}
+
+/// Shows the entries of prefilters.
+async fn prefilter(client: &Client, command: Prefilter) -> ExitStatus {
+    let Prefilter::List { port, output } = command;
+    let ports = match port {
+        Some(port) => vec![port],
+        None => {
+            let document: PortsDocument = client.read("/v1/ports").await?;
+            let ports = document.ports.into_iter();
+            let with = ports.filter(|port| port.prefilter.is_some());
+            with.map(|port| port.name).collect()
+        }
+    };
+    let mut all = Vec::new();
+    for port in ports {
+        let path = format!("{}/prefilter", port_path(&port));
+        all.push(client.read::<PrefilterDocument>(&path).await?);
+    }
+    if output.json {
+        let text =
+            serde_json::to_string(&all).map_err(|error| Failure::Failed(error.to_string()))?;
+        return emit_json(&text);
+    }
+    emit(&show::prefilters(&all))
 }
 
 async fn segment(client: &Client, command: Segment) -> ExitStatus {

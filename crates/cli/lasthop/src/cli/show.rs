@@ -3,6 +3,7 @@
 mod acl;
 mod pipe;
 mod port;
+mod prefilter;
 mod qos;
 mod reasons;
 mod user;
@@ -20,6 +21,7 @@ use api::v1::{
 pub(super) use acl::{list as access_list, lists as access_lists};
 pub(super) use pipe::pipes;
 pub(super) use port::port;
+pub(super) use prefilter::prefilters;
 pub(super) use qos::{classes as qos_classes, egress, groups as qos_groups};
 pub(super) use reasons::reasons;
 pub(super) use user::{

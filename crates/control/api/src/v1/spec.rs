@@ -30,7 +30,7 @@ pub use self::mirror::{MirrorDirection, MirrorSpec};
 pub use self::patch::{Patch, PatchTarget};
 pub use self::pipe::PipeSpec;
 pub use self::port::{
-    AdminState, PortEnd, PortKey, PortKind, PortPatch, PortSpec, Role, UplinkDriver,
+    AdminState, PortEnd, PortKey, PortKind, PortPatch, PortSpec, PrefilterMode, Role, UplinkDriver,
 };
 pub use self::port_list::PortList;
 pub use self::port_security::{

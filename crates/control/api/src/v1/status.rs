@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 use super::{
     AdminState, EgressStatus, GuestStates, Iommu, LimitsSpec, MirrorDirection, MirrorSpec,
     MirrorStats, Poll, PortConnections, PortKind, PortQosSpec, PortSecurityStatus, PortSpec,
-    PortState, PortStats, Role, Traffic, UplinkDriver, UserPortStatus, UserSpec, VcpuSource, Work,
+    PortState, PortStats, PrefilterStatus, Role, Traffic, UplinkDriver, UserPortStatus, UserSpec,
+    VcpuSource, Work,
 };
 use crate::v1::words::words;
 
@@ -458,6 +459,9 @@ pub struct PortStatus {
     /// Tracked connections, where there is a table of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<PortConnections>,
+    /// The prefilter of an uplink, unless it is switched off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefilter: Option<PrefilterStatus>,
 }
 
 /// Translations of a guest with an IOMMU (vhost-user IOTLB), since its VMM has connected.
@@ -597,6 +601,7 @@ impl PortStatus {
             front_ends: FrontEndStatus::default(),
             translation: None,
             connections: None,
+            prefilter: None,
             client: None,
         }
     }

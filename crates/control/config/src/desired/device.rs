@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use api::v1::{PortEnd, PortKind, PortSpec, Role, UplinkDriver};
+use api::v1::{PortEnd, PortKind, PortSpec, PrefilterMode, Role, UplinkDriver};
 use ipc::driving::{Choice, DeviceSpec, DriverKind, DriverSpec};
 use ipc::names::{InterfaceName, Namespace};
 use port::PortId;
@@ -38,8 +38,26 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
         name: port.name.parse().ok()?,
         kind,
         process: has_process(port),
+        prefilter: has_prefilter(port),
         cpu_weight: port.cpu_weight,
     })
+}
+
+/// Returns whether a prefilter of a port is desired, where that is possible.
+#[must_use]
+pub fn has_prefilter(port: &PortSpec) -> bool {
+    port.kind == PortKind::Uplink && prefilter_of(port) != PrefilterMode::Off
+}
+
+/// Returns the mode of an uplink's prefilter.
+fn prefilter_of(port: &PortSpec) -> PrefilterMode {
+    port.prefilter.unwrap_or_default()
+}
+
+/// Returns the maximum number of entries of an uplink's prefilter.
+#[must_use]
+pub fn prefilter_entries(port: &PortSpec) -> usize {
+    port.prefilter_entries.unwrap_or(1024).into()
 }
 
 /// Returns the driver of a port that always has a process, if it has one.
@@ -99,6 +117,7 @@ fn parse_address(text: &str) -> Option<(IpAddr, u8)> {
 /// Brings a port with an interface into its normal form.
 pub(super) fn normalise(port: &mut PortSpec) {
     port.driver_process = port.driver_process.filter(|own| *own);
+    port.prefilter = port.prefilter.filter(|mode| *mode != PrefilterMode::Auto);
 }
 
 /// Checks the keys about interfaces.
@@ -116,6 +135,7 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         return Err(At(place, "driver").wrong(expect::TAP_DRIVER, quoted(driver.as_str())));
     }
     process(place, port)?;
+    prefilter(place, port)?;
     if let Some(address) = &port.address
         && parse_address(address).is_none()
     {
@@ -139,6 +159,18 @@ fn process(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that the requested prefilter is possible with the driver.
+fn prefilter(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    let driver = port.driver.unwrap_or_default();
+    let is_possible = matches!(driver, UplinkDriver::Auto | UplinkDriver::Packet);
+    if prefilter_of(port) != PrefilterMode::Socket || is_possible {
+        return Ok(());
+    }
+    let driver = driver.as_str();
+    let expected = format!("\"auto\" or \"off\" with driver \"{driver}\"");
+    Err(At(place, "prefilter").wrong(expected, quoted("socket")))
 }
 
 /// Checks the network namespace.

@@ -187,6 +187,7 @@ fn every_number_has_the_bounds_of_its_declaration() {
         "mtu",
         "weight",
         "cpu_weight",
+        "prefilter_entries",
     ];
     assert_eq!(checked, numbers);
 }

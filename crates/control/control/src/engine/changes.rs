@@ -7,6 +7,7 @@
 
 mod claims;
 mod connections;
+pub(super) mod prefilters;
 mod scheduling;
 mod target;
 
@@ -23,6 +24,7 @@ use policy::{Model, Program};
 use port::PortId;
 use sys::foreign::ForeignFd;
 
+use super::forwarding::wire_tables::revalidate;
 use super::ports::MetricsSocket;
 use super::queries::status::port_status_now;
 use super::{Engine, SharedEngine, unavailable};
@@ -112,10 +114,18 @@ pub(super) async fn reconcile(
     engine
         .with(|e| e.links.supervisor.watch_guests(threads))
         .map_err(unavailable)?;
-    let program = publish(engine, target, &model).await?;
-    engine
-        .with(|e| e.commit(target, program))
-        .map_err(save_problem)
+    let published = publish(engine, target, &model).await;
+    let committed = published.and_then(|program| {
+        let committed = engine.with(|e| e.commit(target, program));
+        committed.map_err(save_problem)
+    });
+    engine.with(|e| e.forwarding.prefilters.release());
+    committed?;
+    // The change is made, with or without them.
+    if let Err(problem) = prefilters::follow(engine).await {
+        tracing::warn!("prefilters: {problem}");
+    }
+    Ok(())
 }
 
 /// Makes interfaces, ports, limits, scheduling and mirrors match a target whose sockets are open.
@@ -353,6 +363,7 @@ async fn publish(
         (program, outdated)
     });
     connections::forget_untracked(engine, &program).await?;
+    engine.with(|e| revalidate(&mut e.forwarding, &program));
     let order = SwitchCommand::Program {
         outdated,
         program: program.without_rules(),

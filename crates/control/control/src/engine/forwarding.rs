@@ -9,6 +9,7 @@ mod neighbour_proxy;
 mod port_security;
 mod seen;
 mod upcalls;
+pub(super) mod wire_tables;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -31,9 +32,11 @@ use access_log::AccessLog;
 pub(super) use answers::Answers;
 use ipc::rules::MAX_RULES;
 use neighbour_proxy::Owners;
+use port_security::KnownAddresses;
 use seen::SeenAddresses;
 use upcalls::BETWEEN_READS;
 pub(super) use upcalls::Upcalls;
+use wire_tables::Prefilters;
 
 /// Upcalls handled in a row before the API has its turn.
 const UPCALLS_PER_TURN: usize = 256;
@@ -77,6 +80,7 @@ pub(super) struct Forwarding {
     pub(super) upcalls: Upcalls,
     pub(super) answers: Answers,
     pub(super) upcall_count: u64,
+    pub(super) prefilters: Prefilters,
     access_log: AccessLog,
     /// An FDB entry has moved since the state file was written. A control that started from that
     /// file would send its frames to the wrong port, and the flows that say otherwise may be gone,
@@ -106,10 +110,17 @@ impl Forwarding {
             upcalls: Upcalls::new(upcalls),
             answers: Answers::new(answers),
             upcall_count: 0,
+            prefilters: Prefilters::default(),
             access_log: AccessLog::default(),
             unsaved_move: false,
             notices: Vec::new(),
         }
+    }
+
+    /// Returns the time until prefilters change, if any is active.
+    pub(super) fn until_prefilters(&self) -> Option<Duration> {
+        let due = self.prefilters.due()?;
+        Some(due.saturating_sub(self.now()))
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -184,6 +195,7 @@ impl Forwarding {
         for effect in effects {
             match effect {
                 Effect::Invalidate { segment, mac } => {
+                    wire_tables::station_changed(self, mac);
                     let mac = mac.0;
                     let stale = StaleFlows::Station { segment, mac };
                     self.answers.send(Answer::Forget(stale));
@@ -194,6 +206,7 @@ impl Forwarding {
                     from,
                     to,
                 } => {
+                    wire_tables::station_changed(self, mac);
                     self.unsaved_move = true;
                     self.notices.push(Notice::Moved((segment, mac), from, to));
                 }
@@ -206,9 +219,11 @@ impl Forwarding {
                     let notice = Notice::Flapping((segment, mac), port, holder);
                     self.notices.push(notice);
                 }
-                Effect::Learned { .. } | Effect::Forgotten { .. } | Effect::Refused { .. } => {
+                Effect::Learned { mac, .. } | Effect::Forgotten { mac, .. } => {
+                    wire_tables::station_changed(self, mac);
                     tracing::debug!(?effect);
                 }
+                Effect::Refused { .. } => tracing::debug!(?effect),
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use ipc::capture::Way;
 use ipc::driving::UserNetwork;
 use ipc::egress::{OutputConfig, SenderQos};
 use ipc::limits::Limits;
@@ -67,6 +68,15 @@ impl Qos {
         let is_sender = |output: &OutputConfig| output.senders.iter().any(|s| s.port == id.0);
         let changed = self.outputs.iter().filter(|(_, output)| is_sender(output));
         self.changed.extend(changed.map(|(output, _)| *output));
+    }
+}
+
+impl Ports {
+    /// Returns whether a mirror may copy frames that a port sends.
+    pub(super) fn is_mirrored(&self, port: PortId) -> bool {
+        self.mirrors.iter().any(|mirror| {
+            mirror.everything || !mirror.segments.is_empty() || mirror.names(port, Way::In)
+        })
     }
 }
 

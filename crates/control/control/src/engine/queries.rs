@@ -6,6 +6,7 @@ pub(super) mod connections;
 pub(super) mod egress;
 pub(super) mod flow_dumps;
 pub(super) mod flush;
+pub(super) mod prefilters;
 pub(super) mod rule_counts;
 mod shared_sockets;
 pub(super) mod status;

@@ -11,6 +11,7 @@ mod peers;
 mod pins;
 mod pipes;
 mod port_security;
+mod prefilters;
 mod restart;
 mod saved;
 mod scheduling;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::changes::prefilters;
+use super::queries::prefilters as documents;
 use super::queries::{captures, connections, egress, flush, status, trace, user, user_forwards};
 use super::{Engine, SharedEngine, changes};
 use crate::command::{Answer, Command, Reply};
@@ -78,6 +80,20 @@ impl<'a, 'e> Work<'a, 'e> {
         }));
     }
 
+    /// Queues the take-over of prefilters that control does not know, where no change is under way,
+    /// which would do the same.
+    pub(super) fn take_prefilters(&mut self) {
+        let engine = self.engine;
+        if self.is_changing() || !engine.with(|e| prefilters::lacks_any(e)) {
+            return;
+        }
+        self.changes.push_back(Box::pin(async move {
+            if let Err(problem) = prefilters::follow(engine).await {
+                tracing::warn!("prefilters: {problem}");
+            }
+        }));
+    }
+
     /// Starts a command, or executes it if it needs no peer. Sending a reply fails when the client
     /// is gone; nothing is to be done then.
     pub(super) fn execute(&mut self, command: Command) {
@@ -134,6 +150,9 @@ impl<'a, 'e> Work<'a, 'e> {
                 self.reads.push(task(reply, capture));
             }
             Command::Desired(reply) => drop(reply.send(Ok(engine.with(|e| e.desired())))),
+            Command::Prefilter(port, reply) => {
+                drop(reply.send(engine.with(|e| documents::document(e, &port))));
+            }
             Command::Basis(reply) => drop(reply.send(Ok(engine.with(|e| e.store.basis())))),
             Command::Pipes(reply) => drop(reply.send(Ok(engine.with(|e| e.pipes.document())))),
             Command::Fdb(filter, reply) => {

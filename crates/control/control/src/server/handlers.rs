@@ -2,10 +2,10 @@
 
 use api::v1::{
     ChangeOptions, ChangesDocument, DesiredState, FlowsDocument, FlowsFilter, Patch, PipesDocument,
-    PortPatch, PortSpec, PortStats, PortStatus, PortsDocument, Problem, ProblemKind, PurgeFilter,
-    SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
-    SwitchSpec, TraceDocument, TraceRequest, UserFlowsDocument, UserFlowsFilter,
-    UserForwardsDocument, UserLeasesDocument, WarningsDocument,
+    PortPatch, PortSpec, PortStats, PortStatus, PortsDocument, PrefilterDocument, Problem,
+    ProblemKind, PurgeFilter, SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument,
+    StatsDocument, StatusDocument, SwitchSpec, TraceDocument, TraceRequest, UserFlowsDocument,
+    UserFlowsFilter, UserForwardsDocument, UserLeasesDocument, WarningsDocument,
 };
 use axum::Json;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, ETAG, LOCATION};
@@ -37,6 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<EngineHandle> {
         .routes(routes!(get_segment, change_segment, remove_segment))
         .routes(routes!(list_ports, add_port))
         .routes(routes!(get_port, change_port, remove_port))
+        .routes(routes!(get_prefilter))
         .routes(routes!(list_user_flows))
         .routes(routes!(list_user_leases))
         .routes(routes!(list_user_forwards))
@@ -309,6 +310,21 @@ async fn remove_port(
     PathName(name): PathName,
 ) -> Answer<impl IntoResponse> {
     request.remove(Change::RemovePort(name)).await
+}
+
+/// List entries of an uplink's prefilter
+///
+/// Flows of denied frames that end before the switch.
+#[utoipa::path(
+    get, path = "/v1/ports/{name}/prefilter", params(NamePath),
+    responses((status = 200, body = PrefilterDocument))
+)]
+async fn get_prefilter(
+    _: NoQuery,
+    engine: Engine,
+    PathName(name): PathName,
+) -> Answer<impl IntoResponse> {
+    Ok(Json(engine.prefilter(name).await?))
 }
 
 /// List flows of a user port

@@ -100,6 +100,9 @@ pub enum PortDriverRequest {
     /// The bytes that may wait in the interfaces of scheduled ports, by the names of ports; after
     /// [`PortDriverRequest::Set`]. Those of others are not bounded.
     Rooms(Vec<(PortName, u64)>),
+    /// Send the prefilter's table of a port, which has one writer; answered with
+    /// [`PortDriverAnswer::Prefilter`].
+    Prefilter(PortName),
 }
 
 /// Request about vCPUs of guests.
@@ -213,6 +216,14 @@ pub enum PortDriverAnswer {
     /// To [`PortDriverRequest::Speeds`], in bits a second, by the names of ports; without those
     /// that are not known.
     Speeds(Vec<(String, u64)>),
+    /// To [`PortDriverRequest::Prefilter`]; with the map of the table, or the reason why there is
+    /// none.
+    Prefilter {
+        /// The name of the port.
+        port: String,
+        /// The reason.
+        table: Result<(), String>,
+    },
 }
 
 /// Answer about vCPUs of guests.

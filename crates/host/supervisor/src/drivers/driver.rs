@@ -7,6 +7,7 @@ mod in_switch;
 mod passing;
 mod questions;
 mod renewal;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod user_port;
@@ -43,6 +44,7 @@ use questions::Answer;
 pub(super) use questions::NoAnswer;
 use renewal::Renewal;
 pub(crate) use renewal::RenewalResult;
+pub(super) use settings::{NoPrefilterError, Settings};
 use user_port::UserPort;
 
 /// Maximum number of messages of one driver in a row; a correct one has three.
@@ -81,8 +83,7 @@ pub(super) struct Driver {
     renewal: Option<Renewal>,
     user: UserPort,
     pub(super) dial: Option<Dial>,
-    /// Bytes that may wait in the interface, where they are bounded.
-    room: Option<u64>,
+    settings: Settings,
     /// Counters of previous processes.
     counters_before: DriverCounters,
     counters: DriverCounters,
@@ -130,7 +131,7 @@ impl Driver {
             renewal: None,
             user: UserPort::default(),
             dial: None,
-            room: None,
+            settings: Settings::default(),
             counters_before: DriverCounters::default(),
             counters: DriverCounters::default(),
             restarts_before: 0,
@@ -223,22 +224,9 @@ impl Driver {
         self.child.take().into_iter().chain(next).collect()
     }
 
-    /// Bounds the bytes that may wait in the interface, also after it is opened again.
-    pub(super) fn set_room(&mut self, room: Option<u64>) {
-        if self.room != room {
-            self.room = room;
-            self.apply_room();
-        }
-    }
-
-    fn apply_room(&self) {
-        let set = self
-            .device
-            .as_ref()
-            .map(|device| device.set_room(self.room));
-        if let Some(Err(error)) = set {
-            tracing::warn!("{error}");
-        }
+    /// Returns the settings of the interface, and the interface while it is open.
+    pub(super) fn settings(&mut self) -> (&mut Settings, Option<&Device>) {
+        (&mut self.settings, self.device.as_ref())
     }
 
     /// Changes the interface; a missing one gets its settings when it is opened.
@@ -665,11 +653,8 @@ impl Driver {
         tracing::info!(interface = self.interface(), "interface opened again");
         self.suspect = false;
         let device = self.device.insert(device);
-        let ready = device.check();
-        if self.room.is_some() {
-            self.apply_room();
-        }
-        Ok(ready?)
+        self.settings.apply(device);
+        Ok(device.check()?)
     }
 
     /// Starts a new process. Returns the switch's end of the connection.
@@ -748,6 +733,10 @@ impl Driver {
                 .or_else(|| self.device.as_ref()?.shared())
                 .or_else(|| self.user.problem()),
             refused: self.user.refused(),
+            prefilter: self
+                .settings
+                .prefilter()
+                .map(|of| of.map_err(ToString::to_string)),
         }
     }
 

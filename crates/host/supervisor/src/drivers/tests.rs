@@ -44,6 +44,7 @@ pub(super) fn spec() -> DriverSpec {
             queues: 1,
         }),
         process: true,
+        prefilter: false,
         cpu_weight: None,
     }
 }

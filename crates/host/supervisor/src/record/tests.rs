@@ -60,6 +60,7 @@ fn driver() -> PassedDriver {
             queues: 2,
         }),
         process: true,
+        prefilter: true,
         cpu_weight: Some(200),
     };
     let xdp = XdpParts {
@@ -174,6 +175,18 @@ fn record() -> Record {
             }],
             reach: ForwardReach::new(vec![listen()], &[], vec!["blue".parse().unwrap()]),
         },
+        prefilters: PassedPrefilters {
+            spares: vec![prefilter(38)],
+            used: vec![("up".parse().unwrap(), prefilter(40))],
+            reason: Some(text("no right")),
+        },
+    }
+}
+
+fn prefilter(at: u32) -> PrefilterParts<FdIndex> {
+    PrefilterParts {
+        table: index(at),
+        socket: index(at + 1),
     }
 }
 

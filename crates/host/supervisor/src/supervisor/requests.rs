@@ -1,7 +1,8 @@
 //! Requests of control and the switch.
 
 use ipc::supervision::{
-    ControlRequest, EventToControl, EventToSwitch, SessionRequest, SocketRequest, SwitchRequest,
+    ControlRequest, EventToControl, EventToSwitch, PortDriverRequest, SessionRequest,
+    SocketRequest, SwitchRequest,
 };
 use sys::foreign::ForeignFd;
 
@@ -88,7 +89,8 @@ impl Supervisor {
                 None
             }
             ControlRequest::Drivers(request) => {
-                self.drivers.answer(request).map(EventToControl::Drivers)
+                self.on_driver_request(from, request);
+                None
             }
             ControlRequest::Guests(request) => {
                 self.guests.answer(request).map(EventToControl::Guests)
@@ -133,6 +135,15 @@ impl Supervisor {
             // The copy of a listening socket is not the last one: its close releases nothing, and
             // no descriptors wait for that.
             drop(socket.map(ForeignFd::vouch));
+        }
+    }
+
+    fn on_driver_request(&mut self, from: PairRef, request: PortDriverRequest) {
+        if let Some((answer, fd)) = self.drivers.answer(request) {
+            let fd = fd.map(ForeignFd::from);
+            self.send::<Control>(from, &EventToControl::Drivers(answer), fd.as_slice());
+            // A copy of a BPF map: the supervisor's own keeps it.
+            drop(fd.map(ForeignFd::vouch));
         }
     }
 

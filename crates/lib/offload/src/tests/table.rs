@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wire::{EtherType, FlowKey, FlowMask, MacAddr};
 
-use super::Words;
+use crate::heap::Words;
 use crate::layout::{LAYOUT_AT, LEASE_AT, MAGIC_AT, SIZE, SLOTS, WAYS};
 use crate::sync::Ordering;
 use crate::{AddError, Counts, Memory, NoTableError, Page, REST, Slot, Table, create, hash};
@@ -15,7 +15,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn memory() -> Words {
-    let memory = Words::all();
+    let memory = Words::zeros();
     create(&memory);
     memory
 }
@@ -240,7 +240,7 @@ fn idle_entries_and_those_above_the_limit_go() {
 
 #[test]
 fn other_memory_and_tables_of_other_programs_are_left_alone() {
-    let memory = Words::all();
+    let memory = Words::zeros();
     let refused = |memory: &Words| Table::<_, ()>::adopt(memory, 1).err();
     assert_eq!(refused(&memory), Some(NoTableError::Other));
     create(&memory);
@@ -321,7 +321,7 @@ proptest! {
         fields in proptest::array::uniform8(any::<u64>()),
         live in any::<bool>(),
     ) {
-        let memory = Words::all();
+        let memory = Words::zeros();
         for (at, value) in words {
             memory.word(8 * at).store(value, Ordering::Relaxed);
         }

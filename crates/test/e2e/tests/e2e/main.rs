@@ -38,6 +38,7 @@ mod offloads;
 mod owners;
 mod pipes;
 mod port_security;
+mod prefilter;
 mod process_ports;
 mod qos;
 mod qos_failures;

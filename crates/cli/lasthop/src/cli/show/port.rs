@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use api::v1::{
     AccountStatus, AdminState, AllowedAddresses, ClientStatus, ConnectionLimit, DriverStatus,
     FrontEndStatus, Notifications, PortConnections, PortKind, PortSecurityStatus, PortStatus,
-    TranslationStatus, USER_BUFFERS_MIB, USER_FLOWS_MAX, USER_GUEST_BUFFERS_MIB, USER_KEPT_MAX,
-    USER_NETWORK, USER_SEARCH, UserPortStatus, UserResolverStatus, UserResolverWay, UserSpec,
-    VcpuSource, Work,
+    PrefilterStatus, TranslationStatus, USER_BUFFERS_MIB, USER_FLOWS_MAX, USER_GUEST_BUFFERS_MIB,
+    USER_KEPT_MAX, USER_NETWORK, USER_SEARCH, UserPortStatus, UserResolverStatus, UserResolverWay,
+    UserSpec, VcpuSource, Work,
 };
 
 use super::super::tables::facts;
@@ -58,6 +58,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     ]);
     lines.extend(port.client.iter().map(|of| ("client", client_process(of))));
     lines.extend(port.connections.iter().flat_map(tracked));
+    lines.extend(port.prefilter.iter().flat_map(prefilter));
     lines.extend(port_security(&port.port_security));
     lines.extend(vcpus(port).map(|vcpus| ("vcpus", vcpus)));
     if port.notifications != Notifications::default() {
@@ -179,6 +180,17 @@ fn translation(of: &TranslationStatus) -> Vec<(&'static str, String)> {
     lines
 }
 
+/// Formats the prefilter of an uplink.
+fn prefilter(of: &PrefilterStatus) -> Vec<(&'static str, String)> {
+    let ended = format!("{} frames ended at the wire", count(of.frames));
+    let text = match (&of.back_end, &of.reason) {
+        (Some(back_end), None) => {
+            format!("{back_end}, {} entries, {ended}", count(of.entries))
+        }
+        (_, reason) => format!("off: {}", reason.as_deref().unwrap_or("not known")),
+    };
+    vec![("prefilter", text)]
+}
 /// Formats the tracked connections of a port with their limits.
 fn tracked(of: &PortConnections) -> Vec<(&'static str, String)> {
     let account = |of: &AccountStatus| {

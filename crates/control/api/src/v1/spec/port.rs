@@ -92,7 +92,9 @@ kinds! {
     Uplink = "uplink" {
         end: Interface,
         help: "Existing interface of the host",
-        keys: [driver, driver_process, interface, netns, cpu_weight],
+        keys: [
+            driver, driver_process, interface, netns, cpu_weight, prefilter, prefilter_entries,
+        ],
     }
     /// An interface of the host that is created for the port, so that the host or a container
     /// is part of a segment.
@@ -154,6 +156,20 @@ impl PortKind {
             owners
         });
         OWNERS.get(key).is_none_or(|kinds| kinds.contains(&self))
+    }
+}
+
+words! {
+    /// Modes of an uplink's prefilter.
+    #[derive(Default)]
+    pub enum PrefilterMode {
+        /// Where it is possible.
+        #[default]
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+        /// By a program of packet sockets.
+        Socket = "socket",
     }
 }
 
@@ -406,6 +422,11 @@ keys! {
     /// `cpu.weight`), 1 to 10000, relative to other drivers and to the switch, which have 100. A
     /// port with the driver `auto`, `tap` or `packet` needs `driver_process`. Default: 100.
     (cpu_weight: Option<u16>) in 1 to 10000 = None;
+    /// Whether frames from the wire that the access lists deny may end before the switch, in an
+    /// uplink's packet sockets. Default: `auto`.
+    (prefilter: Option<PrefilterMode>) = None;
+    /// Maximum number of flows that an uplink's prefilter ends, 16 to 4096. Default: 1024.
+    (prefilter_entries: Option<u16>) in 16 to 4096 = None;
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
     /// Known VMMs need none.
     (vcpu_threads: Option<String>)

@@ -133,7 +133,8 @@ fn what_is_wrong_has_its_place() {
             uplink("interface = \"e\"\nsocket = \"s\""),
             "5: port.socket: expected one of the keys name, kind, description, admin_state, \
              driver, driver_process, interface, netns, queues, segment, \
-             trunk, mtu, weight, cpu_weight, port_security, limits, egress, qos, \
+             trunk, mtu, weight, cpu_weight, prefilter, prefilter_entries, port_security, \
+             limits, egress, qos, \
              found \"socket\", which ports of kind \"vhost-user\", \
              \"netmap\" or \"memif\" have"
                 .to_owned(),
@@ -171,6 +172,31 @@ fn what_is_wrong_has_its_place() {
     // The same name in another namespace is another interface.
     let elsewhere = tap("") + &uplink("interface = \"t0\"\nnetns = \"red\"");
     read(&elsewhere).unwrap();
+}
+
+#[test]
+fn a_prefilter_needs_a_driver_that_can_have_one() {
+    for (text, message) in [
+        (
+            uplink("interface = \"e\"\ndriver = \"xdp\"\nprefilter = \"socket\""),
+            "6: port.prefilter: expected \"auto\" or \"off\" with driver \"xdp\", found \"socket\"",
+        ),
+        (
+            uplink("interface = \"e\"\nprefilter = \"on\""),
+            "5: port.prefilter: expected \"auto\", \"off\" or \"socket\", found \"on\"",
+        ),
+        (
+            uplink("interface = \"e\"\nprefilter_entries = 5000"),
+            "5: port.prefilter_entries: expected an integer from 16 to 4096, found 5000",
+        ),
+        (
+            tap("prefilter = \"off\""),
+            "4: port.prefilter: expected one of the keys name, kind",
+        ),
+    ] {
+        let error = wrong(&text);
+        assert!(error.starts_with(message), "{text}: {error}");
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use api::v1::{
     AccessListSpec, AccessModel, AddressSet, AdminState, AllowedAddresses, AllowedWord,
     CoalescingSpec, ConnectionsSpec, Direction, FloodLimit, Group, Iommu, LimitsSpec, LogSpec,
     MetricsSpec, MirrorDirection, MirrorSpec, Otherwise, Pieces, PipeSpec, PortKind,
-    PortSecuritySpec, PortText, RateLimit, RuleAction, RuleSpec, SegmentDefault, StaticEntry,
-    TimeoutsSpec, UplinkDriver,
+    PortSecuritySpec, PortText, PrefilterMode, RateLimit, RuleAction, RuleSpec, SegmentDefault,
+    StaticEntry, TimeoutsSpec, UplinkDriver,
 };
 use proptest::collection::vec;
 use proptest::option::of;
@@ -327,18 +327,32 @@ fn uplink(name: &'static str) -> impl Strategy<Value = PortSpec> {
     let netns = of(text().prop_map(|text| format!("n{text}")));
     let weight = of(1..=10_000u16);
     let settings = (of(select(drivers)), of(proptest::bool::ANY), netns, weight);
-    (common(name).boxed(), settings).prop_map(|(port, (driver, process, netns, weight))| {
-        let always = matches!(driver, Some(UplinkDriver::Xdp | UplinkDriver::VhostNet));
-        PortSpec {
-            kind: PortKind::Uplink,
-            interface: Some(format!("if-{}", port.name)),
-            driver,
-            driver_process: process.filter(|_| !always),
-            netns,
-            cpu_weight: weight.filter(|_| always || process == Some(true)),
-            ..port
-        }
-    })
+    let entries = of(16..=4096u16);
+    let prefilter = (
+        of(select(vec![PrefilterMode::Off, PrefilterMode::Socket])),
+        entries,
+    );
+    let all = (common(name).boxed(), settings, prefilter);
+    all.prop_map(
+        |(port, (driver, process, netns, weight), (mode, entries))| {
+            let is_simple = matches!(
+                driver,
+                None | Some(UplinkDriver::Auto | UplinkDriver::Packet)
+            );
+            let always = matches!(driver, Some(UplinkDriver::Xdp | UplinkDriver::VhostNet));
+            PortSpec {
+                kind: PortKind::Uplink,
+                interface: Some(format!("if-{}", port.name)),
+                driver,
+                driver_process: process.filter(|_| !always),
+                netns,
+                cpu_weight: weight.filter(|_| always || process == Some(true)),
+                prefilter: mode.filter(|mode| is_simple || *mode == PrefilterMode::Off),
+                prefilter_entries: entries,
+                ..port
+            }
+        },
+    )
 }
 
 fn tap(name: &'static str) -> impl Strategy<Value = PortSpec> {

@@ -363,6 +363,39 @@ impl SupervisorLink {
         self.request(PortDriverRequest::Speeds, speeds)
     }
 
+    /// Requests the table of a port's prefilter.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time; the inner error is the reason why there is
+    /// none.
+    pub(in crate::engine) fn prefilter(
+        &mut self,
+        port: &str,
+    ) -> impl Future<Output = io::Result<Result<OwnedFd, String>>> + use<> {
+        let name = port.parse::<PortName>().map_err(io::Error::other);
+        let port = port.to_owned();
+        let reply = name.map(|name| {
+            self.request(
+                PortDriverRequest::Prefilter(name),
+                move |(event, mut fds)| match event {
+                    EventToControl::Drivers(PortDriverAnswer::Prefilter { port: of, table })
+                        if of == port =>
+                    {
+                        Ok(table.map(|()| fds.pop()))
+                    }
+                    other => Err((other, fds)),
+                },
+            )
+        });
+        async move {
+            let no_map = || io::Error::other("the supervisor sent no table");
+            Ok(match reply?.await? {
+                Ok(map) => Ok(map.ok_or_else(no_map)?.vouch()),
+                Err(why) => Err(why),
+            })
+        }
+    }
+
     /// Requests the processes.
     ///
     /// # Errors

@@ -28,6 +28,7 @@ pub(in crate::engine) struct Captures {
 
 #[derive(Debug)]
 struct Capture {
+    port: PortId,
     /// Expires when the client's side of the capture is gone.
     held: Weak<()>,
     /// Bytes of its ring in each thread.
@@ -49,6 +50,12 @@ impl Captures {
             .with_field("buffer"));
         }
         Ok(())
+    }
+
+    /// Returns whether frames of a port are captured.
+    pub(in crate::engine) fn has(&self, port: PortId) -> bool {
+        let mut open = self.open.values();
+        open.any(|capture| capture.port == port && capture.held.strong_count() > 0)
     }
 
     /// Ends a capture.
@@ -134,7 +141,11 @@ pub(in crate::engine) async fn capture(
         let ring = command.ring;
         e.captures.room_for(ring)?;
         let held = Arc::new(());
+        // It shows frames that are denied.
+        let now = e.now();
+        e.forwarding.prefilters.stop(now, |of| of == port);
         let capture = Capture {
+            port,
             held: Arc::downgrade(&held),
             ring,
         };

@@ -18,7 +18,7 @@ use ipc::user_reports::UserFigures;
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
 use port::{DropReason, PortId};
 
-use super::{connections, egress, shared_sockets, user};
+use super::{connections, egress, prefilters, shared_sockets, user};
 use crate::engine::links::switch::Figures;
 use crate::engine::{Engine, SharedEngine, unavailable};
 use crate::metrics::{Facts, PortFacts};
@@ -490,7 +490,9 @@ pub(in crate::engine) async fn facts(engine: &SharedEngine<'_>) -> Result<Facts,
         let states = by_id(&states);
         let ports = status.ports.iter().map(|port| {
             let id = e.store.saved.numbers.ports.get(&port.name).copied();
-            let mut counts = id.map(|id| e.counters.read(id)).unwrap_or_default();
+            let mut counts = id
+                .map(|id| prefilters::counts_of(e, id))
+                .unwrap_or_default();
             let driver = port.driver_status.as_ref();
             if let Some(user) = driver.and_then(|driver| driver.user.as_ref()) {
                 user::add_refused(&mut counts, user);
@@ -539,6 +541,7 @@ impl Engine {
                     port_security: self.port_security_status(spec, id),
                     egress: egress::status(self, spec),
                     connections: id.and_then(|id| connections.get(&id)).copied(),
+                    prefilter: prefilters::status(self, id, driver),
                     ..port_status(spec, state, driver)
                 }
             })
@@ -575,7 +578,9 @@ impl Engine {
         let ports = desired.map(|spec| {
             let id = self.store.saved.numbers.ports.get(&spec.name).copied();
             let state = id.and_then(|id| states.get(&id).copied());
-            let mut counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
+            let mut counts = id
+                .map(|id| prefilters::counts_of(self, id))
+                .unwrap_or_default();
             if let Some(figures) = users.get(&spec.name) {
                 user::add_refused(&mut counts, &user::status_of(figures));
             }

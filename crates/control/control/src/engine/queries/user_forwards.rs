@@ -208,6 +208,7 @@ mod tests {
                 .into_iter()
                 .collect(),
             driver: Some(DriverState {
+                prefilter: None,
                 name: "out".to_owned(),
                 back_end: None,
                 mac: None,

@@ -17,7 +17,7 @@ use api::v1::{
 };
 use ipc::capture::{self, CaptureCommand, Writer};
 use ipc::connections::ConnectionSettings;
-use ipc::driving::{BackEnd, DriverCounters, DriverSpec, DriverState};
+use ipc::driving::{BackEnd, DriverCounters, DriverSpec, DriverState, PrefilterBackEnd};
 use ipc::flows::{CachedFlow, FoundFlow};
 use ipc::forwards::ForwardReach;
 use ipc::limits::Limits;
@@ -39,6 +39,7 @@ use ipc::switching::{
     StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use ipc::user_reports::{UserFigures, UserPage, UserQuestion, UserRows};
+use mapping::SharedWords;
 use policy::port_security::Bindings;
 use policy::{Action, DECISION_MASK, Lookup, OutdatedFlows, Program, SegmentId, decide};
 use port::PortId;
@@ -556,6 +557,8 @@ pub(super) struct Supervisor {
     pub(super) no_table: Option<&'static str>,
     /// The table of connections.
     pub(super) table: Option<OwnedFd>,
+    /// Tables of prefilters, by port.
+    pub(super) prefilters: BTreeMap<String, OwnedFd>,
     /// Requests are read and not replied to.
     pub(super) stalled: bool,
     /// Requests without a reply.
@@ -563,10 +566,20 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
+    /// Returns the table of a port's prefilter.
+    pub(super) fn prefilter(&mut self, port: &str) -> &OwnedFd {
+        self.prefilters.entry(port.to_owned()).or_insert_with(|| {
+            let file = sys::file::fixed("table", offload::layout::SIZE as u64).unwrap();
+            offload::create(SharedWords::map(file.as_fd(), true).unwrap());
+            file
+        })
+    }
+
     fn driver_state(&self, spec: &DriverSpec) -> DriverState {
         let is_its = |name: &str| *name == *spec.name;
         let figures = self.user_figures.iter().find(|(port, _)| is_its(port));
         DriverState {
+            prefilter: spec.prefilter.then_some(Ok(PrefilterBackEnd::Socket)),
             name: spec.name.to_string(),
             back_end: Some(BackEnd::Packet),
             mac: Some([2, 0, 0, 0, 0, 1]),
@@ -774,6 +787,14 @@ fn run_supervisor(mut link: Link<EventToControl, ControlRequest>, supervisor: &M
                     EventToControl::Drivers(PortDriverAnswer::Speeds(speeds)),
                     None,
                 )
+            }
+            ControlRequest::Drivers(PortDriverRequest::Prefilter(port)) => {
+                let table = supervisor.prefilter(&port).try_clone().unwrap();
+                let answer = PortDriverAnswer::Prefilter {
+                    port: port.to_string(),
+                    table: Ok(()),
+                };
+                (EventToControl::Drivers(answer), Some(table))
             }
             ControlRequest::ConnectionTable { bytes } => {
                 let made = supervisor

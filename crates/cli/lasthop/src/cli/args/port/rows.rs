@@ -59,6 +59,23 @@ pub(super) const ROWS: &[Row] = &[
     .under(HOST)
     .set("Process of its own for an uplink or TAP port: whether it moves frames for the switch"),
     row(
+        "prefilter",
+        "MODE",
+        ValueFormat::Word(PREFILTERS),
+        "Whether denied frames from the wire may end before the switch",
+    )
+    .under(HOST)
+    .set("Whether denied frames from the wire may end before the switch"),
+    row(
+        "prefilter_entries",
+        "NUMBER",
+        ValueFormat::Within(16, 4096),
+        "Maximum number of flows that an uplink's prefilter ends [default: 1024]",
+    )
+    .under(HOST)
+    .set("Maximum number of flows that an uplink's prefilter ends")
+    .none("Let an uplink's prefilter end up to 1024 flows"),
+    row(
         "address",
         "ADDRESS",
         ValueFormat::Text,
@@ -400,6 +417,12 @@ pub(super) const ROWS: &[Row] = &[
         "Allow the guest to be a router (router advertisements, redirects)",
     )
     .under(SECURITY),
+];
+
+const PREFILTERS: &Values = &[
+    ("auto", "Where it is possible [default]"),
+    ("off", "Never"),
+    ("socket", "By a program of packet sockets"),
 ];
 
 const DRIVERS: &Values = &[

@@ -28,6 +28,7 @@ fn driver_of(device: DeviceSpec) -> DriverSpec {
         name: "p".parse().unwrap(),
         kind: DriverKind::Interface(device),
         process: false,
+        prefilter: false,
         cpu_weight: None,
     }
 }

@@ -1,0 +1,66 @@
+//! Prefilters: the tables that the supervisor has.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use api::v1::Problem;
+use config::desired;
+use port::PortId;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::super::{Engine, SharedEngine, unavailable};
+
+/// Takes over the tables of uplinks that have none, and stops those without a desired prefilter.
+///
+/// # Errors
+/// The supervisor is gone or does not reply in time.
+pub(in crate::engine) async fn follow(engine: &SharedEngine<'_>) -> Result<(), Problem> {
+    let wanted = engine.with(|e| wanted(e));
+    engine.with(|e| {
+        let now = e.now();
+        let prefilters = &mut e.forwarding.prefilters;
+        prefilters.retain(now, |port| wanted.contains_key(&port));
+    });
+    for (port, (name, limit)) in wanted {
+        if !engine.with(|e| e.forwarding.prefilters.knows(port)) {
+            let table = engine.with(|e| e.links.supervisor.prefilter(&name));
+            let table = table.await.map_err(unavailable)?;
+            let seed = seed().map_err(unavailable)?;
+            engine.with(|e| e.forwarding.prefilters.take(port, table, seed));
+        }
+        engine.with(|e| e.forwarding.prefilters.set_limit(port, limit));
+    }
+    Ok(())
+}
+
+/// Returns a secret for the hash of a table.
+fn seed() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Returns the ports with a desired prefilter, with their names and maximum numbers of
+/// entries; none while another control serves.
+fn wanted(engine: &Engine) -> BTreeMap<PortId, (String, usize)> {
+    let mut wanted = BTreeMap::new();
+    if engine.store.frozen {
+        return wanted;
+    }
+    for spec in &engine.store.saved.desired.ports {
+        let id = engine.store.saved.numbers.ports.get(&spec.name).copied();
+        if let Some(id) = id
+            && desired::has_prefilter(spec)
+        {
+            wanted.insert(id, (spec.name.clone(), desired::prefilter_entries(spec)));
+        }
+    }
+    wanted
+}
+
+/// Returns whether there is a desired prefilter that control does not know.
+pub(in crate::engine) fn lacks_any(engine: &Engine) -> bool {
+    let wanted = wanted(engine);
+    let mut ports = wanted.keys();
+    ports.any(|port| !engine.forwarding.prefilters.knows(*port))
+}

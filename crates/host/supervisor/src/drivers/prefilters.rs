@@ -1,0 +1,114 @@
+//! Prefilters: tables with programs. Each uplink with packet sockets has one. They are made at the
+//! start, while the supervisor has the rights for it, with some for ports that are added later. A
+//! port keeps its table while its interface is opened again.
+
+use std::sync::Arc;
+
+use interfaces::prefilter::{Prefilter, PrefilterError, PrefilterParts};
+use ipc::names::PortName;
+
+use super::driver::NoPrefilterError;
+use crate::record::{FdIndex, IncomingFds, OutgoingFds, PassedPrefilters, RecordError};
+
+/// Number of prefilters for ports that are added later. Each has a megabyte of the kernel's memory.
+const SPARES: usize = 4;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Prefilters {
+    spares: Vec<Prefilter>,
+    used: Vec<(PortName, Arc<Prefilter>)>,
+    /// Reason why there are no more.
+    reason: Option<String>,
+}
+
+impl Prefilters {
+    /// Makes prefilters for a number of ports, and the spares.
+    pub(super) fn prepare(ports: usize) -> Self {
+        let mut prefilters = Self::default();
+        for _ in 0..ports + SPARES {
+            match Prefilter::load() {
+                Ok(prefilter) => prefilters.spares.push(prefilter),
+                Err(error) => {
+                    tracing::info!("no prefilter: {error}");
+                    prefilters.reason = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        prefilters
+    }
+
+    /// Returns the prefilter of a port, which gets one if it has none.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(super) fn assign(&mut self, port: &PortName) -> Result<Arc<Prefilter>, NoPrefilterError> {
+        let at = match self.used.iter().position(|(name, _)| name == port) {
+            Some(at) => at,
+            None => {
+                let prefilter = self.spare()?;
+                self.used.push((port.clone(), Arc::new(prefilter)));
+                self.used.len() - 1
+            }
+        };
+        Ok(self.used[at].1.clone())
+    }
+
+    fn spare(&mut self) -> Result<Prefilter, NoPrefilterError> {
+        if let Some(spare) = self.spares.pop() {
+            return Ok(spare);
+        }
+        if let Some(reason) = &self.reason {
+            return Err(NoPrefilterError::Load(reason.clone()));
+        }
+        Prefilter::load().map_err(|error| match error {
+            PrefilterError::Rights(_) | PrefilterError::System(_) => {
+                NoPrefilterError::Spares(SPARES)
+            }
+            other => NoPrefilterError::Load(other.to_string()),
+        })
+    }
+
+    /// Takes back the prefilters of ports that have none any more.
+    pub(super) fn release(&mut self, mut of: impl FnMut(&PortName) -> bool) {
+        for (port, prefilter) in self.used.extract_if(.., |(port, _)| of(port)) {
+            let Some(prefilter) = Arc::into_inner(prefilter) else {
+                continue;
+            };
+            match prefilter.clear() {
+                Ok(()) => self.spares.push(prefilter),
+                Err(error) => tracing::warn!(port = &*port, "prefilter lost: {error}"),
+            }
+        }
+    }
+
+    /// Adds the prefilters to the record for the next supervisor.
+    pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedPrefilters {
+        let mut parts = |of: &'a Prefilter| of.parts(|fd| outgoing.add(fd));
+        let spares = self.spares.iter().map(&mut parts).collect();
+        let used = self.used.iter();
+        PassedPrefilters {
+            spares,
+            used: used.map(|(port, of)| (port.clone(), parts(of))).collect(),
+            reason: self.reason.clone(),
+        }
+    }
+
+    /// Takes the prefilters from the previous supervisor's record.
+    ///
+    /// # Errors
+    /// A descriptor is missing.
+    pub(super) fn take(from: PassedPrefilters, fds: &mut IncomingFds) -> Result<Self, RecordError> {
+        let mut take = |parts: PrefilterParts<FdIndex>| Prefilter::of(parts, |fd| fds.take(fd));
+        let spares = from.spares.into_iter().map(&mut take);
+        let spares = spares.collect::<Result<_, _>>()?;
+        let used = from.used.into_iter();
+        let used = used.map(|(port, parts)| Ok((port, Arc::new(take(parts)?))));
+        Ok(Self {
+            spares,
+            used: used.collect::<Result<_, RecordError>>()?,
+            reason: from.reason,
+        })
+    }
+}

@@ -1,0 +1,282 @@
+//! Prefilters: denied frames from the wire of an uplink with packet sockets end in the kernel.
+//!
+//! Everything is in network namespaces of the test's own; where they cannot be had, or the kernel
+//! loads no program, a test says so and ends.
+
+use std::net::UdpSocket;
+
+use e2e::lasthop::Lasthop;
+use e2e::uplinks::{ask, tap, uplink, wire};
+use e2e::{beside, machine};
+use serde_json::Value;
+use testkit::netns::{Netns, Wire};
+use testkit::packets::{self, Flow};
+use testkit::stop::Stop;
+use testkit::wait::wait_for;
+
+/// The address of the TAP port's interface.
+const MAC: &str = "52:54:00:00:00:0a";
+
+/// Frames of the far namespace and of ARP pass, all others are denied.
+const LIST: &str = r#"
+[[acl]]
+name = "in"
+direction = "to-guest"
+ports = ["t0"]
+[[acl.rule]]
+name = "arp"
+action = "allow"
+ether_type = "arp"
+priority = 30
+[[acl.rule]]
+name = "far"
+action = "allow"
+source = ["10.1.0.0/24"]
+priority = 20
+[[acl.rule]]
+name = "others"
+action = "drop"
+priority = 10
+"#;
+
+struct World {
+    far: Netns,
+    near: Netns,
+    lasthop: Lasthop,
+    config: String,
+    // The other end of the wire is in it.
+    _host: Netns,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    /// An uplink over a veth pair, and a TAP port in its segment. `None`: not on this machine.
+    fn new(up: &str, port: &str, more: &str) -> Option<Self> {
+        if !Netns::allowed() {
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+        wire(&host, &far);
+        far.ip("address add 10.1.0.9/24 dev wire0");
+        let port = format!("mac = \"{MAC}\"\n{port}");
+        let config = [
+            more,
+            &tap("t0", &near.path(), "10.1.0.1/24", &port),
+            &uplink(&host.path(), &format!("driver = \"packet\"\n{up}")),
+            LIST,
+        ]
+        .concat();
+        let lasthop = Lasthop::start(&config);
+        let status = lasthop.wait_port("uplink", "up");
+        if let Some(reason) = status["prefilter"]["reason"].as_str() {
+            eprintln!("skipped: no prefilter here: {reason}");
+            return None;
+        }
+        assert_eq!(status["prefilter"]["back_end"], "socket", "{status}");
+        Some(Self {
+            far,
+            near,
+            lasthop,
+            config,
+            _host: host,
+            folder,
+        })
+    }
+
+    fn ended(&self) -> u64 {
+        let frames = &self.lasthop.port("uplink")["prefilter"]["frames"];
+        frames.as_u64().expect("a number")
+    }
+
+    /// Waits until more frames have ended at the wire, at least this number.
+    fn wait_ended(&self, more: u64) {
+        let before = self.ended();
+        wait_for("frames that end at the wire", || {
+            (self.ended() >= before + more).then_some(())
+        });
+    }
+
+    fn apply(&self, config: &str) {
+        let file = self.folder.path().join("next.toml");
+        std::fs::write(&file, config).expect("a file");
+        self.lasthop.ok(&["apply", &file.to_string_lossy()]);
+    }
+}
+
+fn mac() -> [u8; 6] {
+    [0x52, 0x54, 0, 0, 0, 0x0a]
+}
+
+/// Returns a frame from a host elsewhere to the TAP port's interface.
+fn denied(number: u16) -> Vec<u8> {
+    let flow = Flow {
+        dst_mac: mac(),
+        src_mac: [2, 0, 0, 0, 0, 0x77],
+        src: [192, 0, 2, (number % 200) as u8].into(),
+        dst: [10, 1, 0, 1].into(),
+        ..Flow::v4(1, 2)
+    };
+    packets::udp(&flow.ports(number, 9), &[0; 18])
+}
+
+/// Sends such frames until it is stopped, as fast as it can; returns their number.
+fn flood(wire: &Wire, stop: &Stop, frame: impl Fn(u16) -> Vec<u8>) -> u64 {
+    let frames: Vec<_> = (0..512).map(frame).collect();
+    let mut sent = 0;
+    while !stop.is_set() {
+        for frame in &frames {
+            wire.send(frame);
+        }
+        sent += frames.len() as u64;
+    }
+    sent
+}
+
+/// Sockets of both ends, which may ask each other.
+fn sockets(world: &World) -> [UdpSocket; 2] {
+    [world.far.udp("10.1.0.9:7"), world.near.udp("10.1.0.1:7")]
+}
+
+#[test]
+fn a_denied_flood_ends_at_the_wire_and_others_are_heard() {
+    let turn = machine();
+    let Some(world) = World::new("", "", "") else {
+        return;
+    };
+    let [far, near] = sockets(&world);
+    ask(&far, &near);
+    let before = world.lasthop.stats();
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    let sent = std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        let sender = scope.spawn(|| flood(&out, &stop, denied));
+        turn.step("a flood");
+        world.wait_ended(100_000);
+        ask(&far, &near);
+        let list = world.lasthop.ok(&["prefilter", "list", "--port", "uplink"]);
+        assert!(list.contains("in/others") && list.contains(MAC), "{list}");
+        turn.step("control dies: what it knew is forgotten, and counters stay");
+        let ended = world.ended();
+        world.lasthop.replace_control();
+        assert!(world.ended() >= ended);
+        world.wait_ended(50_000);
+        turn.step("the switch dies: nothing else ends");
+        let ended = world.ended();
+        world.lasthop.replace_switch();
+        world.wait_ended(50_000);
+        assert!(world.ended() > ended);
+        ask(&far, &near);
+        turn.step("an upgrade: the table is handed over");
+        world.lasthop.ok(&["upgrade"]);
+        world.lasthop.wait_port("uplink", "up");
+        world.wait_ended(50_000);
+        ask(&far, &near);
+        turn.step("a capture sees denied frames");
+        let file = world.folder.path().join("denied.pcapng");
+        let path = file.to_string_lossy();
+        let capture = [
+            "capture", "uplink", "--drops", "--count", "5000", "-w", &path,
+        ];
+        world.lasthop.ok(&capture);
+        world.wait_ended(50_000);
+        stop.set();
+        sender.join().expect("it sends")
+    });
+    turn.step("all of them are counted, by the switch or at the wire");
+    let counted = || {
+        let stats = world.lasthop.stats().since(&before);
+        let port = world.lasthop.port("uplink");
+        let lost = port["driver_status"]["dropped_by_kernel"].as_u64();
+        stats.get("uplink.drops.acl-denied") + lost.unwrap_or_default()
+    };
+    // The death of the switch costs a batch, and what the kernel dropped since its last report;
+    // others send, too, and some of that is denied.
+    let all = wait_for("the last frames", || {
+        let all = counted();
+        (all + sent / 100 >= sent).then_some(all)
+    });
+    assert!(all <= sent + 256, "{all} of {sent}");
+    let rule = |lists: &Value| -> Option<u64> {
+        let rules = lists["lists"][0]["rules"].as_array()?;
+        let of = rules.iter().find(|rule| rule["name"] == "others")?;
+        of["packets"].as_u64()
+    };
+    wait_for("the hits of the rule", || {
+        let hits = rule(&world.lasthop.json(&["acl", "show", "in"]))?;
+        (hits >= world.ended()).then_some(())
+    });
+}
+
+#[test]
+fn the_first_frame_after_a_change_of_lists_arrives() {
+    let turn = beside();
+    let Some(world) = World::new("", "", "") else {
+        return;
+    };
+    let [far, near] = sockets(&world);
+    ask(&far, &near);
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    let (own, inside) = (world.far.wire("wire0"), world.near.wire("t0"));
+    std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        scope.spawn(|| flood(&out, &stop, denied));
+        let open = LIST.replace("\"10.1.0.0/24\"", "\"10.1.0.0/24\", \"192.0.2.250/32\"");
+        let open = world.config.replace(LIST, &open);
+        for round in 0..5 {
+            turn.step(&format!("round {round}"));
+            world.wait_ended(20_000);
+            let mut frame = denied(round);
+            // From 192.0.2.250; the sum of the header no matter.
+            frame[29] = 250;
+            world.apply(&open);
+            own.send(&frame);
+            wait_for("the frame", || {
+                let got = inside.take()?;
+                (got.get(26..30) == Some(&[192, 0, 2, 250])).then_some(())
+            });
+            world.apply(&world.config);
+        }
+    });
+}
+
+#[test]
+fn tags_count_and_a_prefilter_can_be_switched_off() {
+    let turn = beside();
+    let segment = "[[segment]]\nname = \"seven\"\nvlan = 7\n";
+    let trunk = "trunk = [\"seven\", \"default\"]\n";
+    let Some(world) = World::new(trunk, "segment = \"seven\"\n", segment) else {
+        return;
+    };
+    // The station is known by a frame of its own.
+    let inside = world.near.wire("t0");
+    let mut own = denied(1);
+    own[..6].copy_from_slice(&[0xff; 6]);
+    own[6..12].copy_from_slice(&mac());
+    inside.send(&own);
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    let tagged = |number| packets::vlan_tagged(&denied(number), 7);
+    std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        scope.spawn(|| flood(&out, &stop, tagged));
+        turn.step("tagged frames, of which the kernel takes the tags off");
+        world.wait_ended(20_000);
+        let list = world.lasthop.ok(&["prefilter", "list"]);
+        assert!(list.contains("VLAN 7"), "{list}");
+        turn.step("off: they reach the switch");
+        world
+            .lasthop
+            .ok(&["port", "set", "uplink", "--prefilter", "off"]);
+        assert_eq!(world.lasthop.port("uplink")["prefilter"], Value::Null);
+        let before = world.lasthop.stats().get("uplink.drops.acl-denied");
+        wait_for("denied frames", || {
+            let now = world.lasthop.stats().get("uplink.drops.acl-denied");
+            (now > before + 1000).then_some(())
+        });
+        turn.step("on again");
+        world
+            .lasthop
+            .ok(&["port", "set", "uplink", "--prefilter", "socket"]);
+        world.wait_ended(20_000);
+    });
+}
