@@ -68,6 +68,7 @@ fn connections() {
         let bytes: Vec<u8> = (1..900).map(|at| byte(at * (seed + 1)) as u8).collect();
         save("conntrack_table", &format!("walk-{seed}"), &bytes);
         save("conntrack_file", &format!("words-{seed}"), &bytes[..300]);
+        save("offload_page", &format!("walk-{seed}"), &bytes);
     }
 }
 

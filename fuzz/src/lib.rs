@@ -21,6 +21,7 @@ mod iommu;
 mod iotlb;
 mod memif_messages;
 mod offload_deliver;
+mod offload_page;
 mod pipe_messages;
 mod queue;
 mod queue_slots;
@@ -50,6 +51,7 @@ pub use expression::run as expression;
 pub use iotlb::run as iotlb;
 pub use memif_messages::run as memif_messages;
 pub use offload_deliver::run as offload_deliver;
+pub use offload_page::run as offload_page;
 pub use pipe_messages::run as pipe_messages;
 pub use queue_slots::run as queue_slots;
 pub use ring_race::run as ring_race;
@@ -75,7 +77,7 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 28] = [
+pub const TARGETS: [Target; 29] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
@@ -90,6 +92,7 @@ pub const TARGETS: [Target; 28] = [
     ("iotlb", iotlb),
     ("memif_messages", memif_messages),
     ("offload_deliver", offload_deliver),
+    ("offload_page", offload_page),
     ("pipe_messages", pipe_messages),
     ("queue_packed", queue_packed),
     ("queue_slots", queue_slots),

@@ -8,6 +8,7 @@ mod connections;
 mod egress;
 mod families;
 mod limits;
+mod prefilter;
 mod text;
 mod user;
 
@@ -60,6 +61,7 @@ pub fn page(facts: &Facts, format: Format) -> String {
     let mut page = text::Page::new(format);
     families::write(facts, &mut page);
     connections::write(facts, &mut page);
+    prefilter::write(facts, &mut page);
     page.finish()
 }
 

@@ -18,7 +18,7 @@ use testkit::wait::{wait_for, wait_until};
 const REFERENCE: &str = include_str!("../../../../../docs/user/reference/cli.md");
 
 /// Commands that only print something, with arguments with which they succeed.
-const READING: [&str; 31] = [
+const READING: [&str; 32] = [
     "status",
     "port list",
     "port show vm1",
@@ -31,6 +31,7 @@ const READING: [&str; 31] = [
     "pipe list",
     "user flows out",
     "user leases out",
+    "prefilter list",
     "acl list",
     "acl show web",
     "export",

@@ -18,6 +18,14 @@ pub struct PrefilterStatus {
     pub frames: u64,
     /// Bytes of these frames.
     pub bytes: u64,
+    /// Denied frames that were looked at to find entries, since control started.
+    pub samples: u64,
+    /// Entries that were added since control started.
+    pub added: u64,
+    /// Entries that went because they met no frame, or for others.
+    pub aged: u64,
+    /// Entries that went because the policy no longer denied their frames, or by another rule.
+    pub outdated: u64,
 }
 
 /// Answer of `GET /v1/ports/{name}/prefilter`.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use api::v1::{
     AccountStatus, ConnectionLimit, ConnectionTable, DriverStatus, EgressDocument, EgressShare,
     EgressStatus, FloodLimit, FullAction, LimitsSpec, MirrorStats, PortConnections, PortKind,
-    PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus, ProcessUsage, RateLimit,
-    SegmentStatus, StatusDocument, UserFlowCount, UserPortStatus,
+    PortSpec, PortState as State, PortStatus, PrefilterStatus, ProcessState, ProcessStatus,
+    ProcessUsage, RateLimit, SegmentStatus, StatusDocument, UserFlowCount, UserPortStatus,
 };
 use ipc::figures::{QueueCounts, TranslationFigures, Waits, WorkerFigures};
 use ipc::rules::RuleUse;
@@ -58,6 +58,13 @@ fn egress() -> EgressDocument {
 
 fn facts() -> Facts {
     let mut tap = PortStatus::new(&PortSpec::new("t0", PortKind::Tap), State::Up);
+    tap.prefilter = Some(PrefilterStatus {
+        back_end: Some("socket".to_owned()),
+        entries: 3,
+        frames: 700,
+        bytes: 42_000,
+        ..PrefilterStatus::default()
+    });
     tap.driver_status = Some(DriverStatus {
         in_switch: true,
         restarts: 3,

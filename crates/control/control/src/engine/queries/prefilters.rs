@@ -51,6 +51,9 @@ pub(in crate::engine) fn status(
             let Counts { frames, bytes } = prefilter.total();
             status.entries = prefilter.len() as u64;
             (status.frames, status.bytes) = (frames, bytes);
+            let changes = prefilter.changes;
+            (status.samples, status.added) = (changes.samples, changes.added);
+            (status.aged, status.outdated) = (changes.aged, changes.outdated);
         }
         Some(Err(reason)) => {
             status.back_end = None;
