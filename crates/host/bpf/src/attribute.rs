@@ -24,6 +24,8 @@ pub enum Command {
     RawTracepointOpen = 17,
     /// Attaches a program to another hook; returns a descriptor.
     LinkCreate = 28,
+    /// Puts another program in the place of one that a link attaches.
+    LinkUpdate = 29,
 }
 
 /// The part of `union bpf_attr` that a command reads, in 8-byte words as all its structures are
@@ -115,7 +117,11 @@ impl<'a> Attribute<'a> {
     /// # Errors
     /// The error of the system call; a command that creates none.
     pub fn make(&mut self, command: Command) -> io::Result<OwnedFd> {
-        if matches!(command, Command::MapUpdate | Command::ProgramTestRun) {
+        let makes_none = matches!(
+            command,
+            Command::MapUpdate | Command::ProgramTestRun | Command::LinkUpdate
+        );
+        if makes_none {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let fd = self.run(command)?;

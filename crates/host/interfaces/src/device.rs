@@ -319,11 +319,17 @@ impl Device {
         context(set, || format!("the send buffer of {}", self.interface))
     }
 
-    /// Has the interface end frames that meet an entry of a prefilter, or no longer.
+    /// Has the interface end frames that meet an entry of a prefilter, or no longer. With `AF_XDP`
+    /// sockets in use, the next process has it.
     ///
     /// # Errors
-    /// The system's refusal; interfaces of other kinds than packet sockets.
-    pub fn set_prefilter(&self, prefilter: Option<&Prefilter>) -> Result<(), OpenError> {
+    /// The system's refusal; interfaces of other kinds.
+    pub fn set_prefilter(&mut self, prefilter: Option<&Prefilter>) -> Result<(), OpenError> {
+        if let Some(xdp) = &mut self.xdp {
+            let missing = || OpenError::new("the kernel has loaded no XDP program");
+            let filter = prefilter.map(|of| of.xdp().ok_or_else(missing));
+            return xdp.set_filter(filter.transpose()?);
+        }
         if self.back_end != BackEnd::Packet {
             let no = |_| OpenError::new(format!("not with {}", self.back_end.as_str()));
             return prefilter.map(no).map_or(Ok(()), Err);
@@ -334,6 +340,12 @@ impl Device {
         };
         let set = self.queues.iter().try_for_each(set);
         context(set, || format!("the prefilter of {}", self.interface))
+    }
+
+    /// Returns whether the next process has a prefilter that is desired, and the present one not.
+    #[must_use]
+    pub fn awaits_prefilter(&self) -> bool {
+        self.xdp.as_ref().is_some_and(xdp::Xdp::awaits_filter)
     }
 
     /// Discards the frames that wait for a driver after it has ended, before the interface is

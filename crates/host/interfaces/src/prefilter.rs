@@ -56,7 +56,31 @@ pub enum PrefilterError {
 pub struct Prefilter {
     table: TableMap,
     socket: OwnedFd,
+    /// `None` where the kernel has no `AF_XDP` sockets.
+    xdp: Option<XdpFilter>,
 }
+
+/// A program for an interface with `AF_XDP` sockets, and the map of these sockets that it uses.
+#[derive(Debug)]
+pub(crate) struct XdpFilter {
+    pub(crate) sockets: OwnedFd,
+    pub(crate) program: OwnedFd,
+}
+
+impl XdpFilter {
+    /// Returns copies of its descriptors.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            sockets: self.sockets.try_clone()?,
+            program: self.program.try_clone()?,
+        })
+    }
+}
+
+/// Maximum number of receive queues of an interface with an XDP program of a prefilter.
+pub(crate) const QUEUES: u16 = 64;
+/// `BPF_MAP_TYPE_XSKMAP`.
+const MAP_TYPE_XSKMAP: u32 = 17;
 
 /// Descriptors of a [`Prefilter`], for a supervisor that replaces another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -65,6 +89,8 @@ pub struct PrefilterParts<Fd> {
     pub table: Fd,
     /// The program for packet sockets.
     pub socket: Fd,
+    /// The map of `AF_XDP` sockets, and the program that uses it.
+    pub xdp: Option<(Fd, Fd)>,
 }
 
 impl Prefilter {
@@ -75,7 +101,13 @@ impl Prefilter {
     pub fn load() -> Result<Self, PrefilterError> {
         let table = TableMap::new()?;
         let socket = table.socket_program()?;
-        Ok(Self { table, socket })
+        let xdp = table.xdp_filter();
+        let missing = |error: &PrefilterError| tracing::debug!("no prefilter with XDP: {error}");
+        Ok(Self {
+            xdp: xdp.inspect_err(missing).ok(),
+            table,
+            socket,
+        })
     }
 
     /// Returns the map with the table, for its writer.
@@ -102,6 +134,11 @@ impl Prefilter {
         set(socket, libc::SO_ATTACH_BPF, self.socket.as_raw_fd())
     }
 
+    /// Returns the program for an interface with `AF_XDP` sockets.
+    pub(crate) const fn xdp(&self) -> Option<&XdpFilter> {
+        self.xdp.as_ref()
+    }
+
     /// Returns its descriptors. `pass` makes of a descriptor what the parts have instead.
     pub fn parts<'a, Fd>(
         &'a self,
@@ -110,6 +147,10 @@ impl Prefilter {
         PrefilterParts {
             table: pass(self.table.as_fd()),
             socket: pass(self.socket.as_fd()),
+            xdp: self.xdp.as_ref().map(|xdp| {
+                let sockets = pass(xdp.sockets.as_fd());
+                (sockets, pass(xdp.program.as_fd()))
+            }),
         }
     }
 
@@ -124,6 +165,13 @@ impl Prefilter {
         Ok(Self {
             table: TableMap(take(parts.table)?),
             socket: take(parts.socket)?,
+            xdp: match parts.xdp {
+                Some((sockets, program)) => Some(XdpFilter {
+                    sockets: take(sockets)?,
+                    program: take(program)?,
+                }),
+                None => None,
+            },
         })
     }
 }
@@ -179,6 +227,15 @@ impl TableMap {
     /// As for sockets.
     pub fn xdp_program(&self, sockets: BorrowedFd<'_>) -> Result<OwnedFd, PrefilterError> {
         self.load(PROG_TYPE_XDP, "prefilter_xdp", &[("sockets", sockets)])
+    }
+
+    /// Makes a map of sockets, and loads the program that redirects to them.
+    fn xdp_filter(&self) -> Result<XdpFilter, PrefilterError> {
+        // Kind, bytes of a key, bytes of a value, entries.
+        let mut attribute = Attribute::new(&[MAP_TYPE_XSKMAP, 4, 4, QUEUES.into()]);
+        let sockets = attribute.make(Command::MapCreate).map_err(rights)?;
+        let program = self.xdp_program(sockets.as_fd())?;
+        Ok(XdpFilter { sockets, program })
     }
 
     fn load(

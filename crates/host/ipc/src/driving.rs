@@ -314,11 +314,30 @@ pub struct DriverSpec {
     /// A TAP device or a packet socket is served by a process of its own, in place of the switch.
     /// Other devices always are.
     pub process: bool,
-    /// Frames of the wire that meet an entry of a table end before the switch, where that is
-    /// possible.
-    pub prefilter: bool,
+    /// Whether frames of the wire that meet an entry of a table end before the switch.
+    pub prefilter: PrefilterChoice,
     /// CPU weight of its process; none: the system's default.
     pub cpu_weight: Option<u16>,
+}
+
+impl DriverSpec {
+    /// Returns whether a prefilter is desired.
+    #[must_use]
+    pub fn has_prefilter(&self) -> bool {
+        self.prefilter != PrefilterChoice::Off
+    }
+}
+
+/// Desired prefilter of an uplink.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum PrefilterChoice {
+    /// None.
+    #[default]
+    Off,
+    /// The one that fits how frames are moved, where there is one.
+    Auto,
+    /// This one, or none.
+    Only(PrefilterBackEnd),
 }
 
 /// Place where frames of an interface end that meet an entry of its prefilter.
@@ -326,6 +345,8 @@ pub struct DriverSpec {
 pub enum PrefilterBackEnd {
     /// A program of packet sockets.
     Socket,
+    /// An XDP program, before the kernel makes a packet of a frame.
+    Xdp,
 }
 
 impl PrefilterBackEnd {
@@ -334,6 +355,7 @@ impl PrefilterBackEnd {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Socket => "socket",
+            Self::Xdp => "xdp",
         }
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     use port::PortId;
 
     use super::*;
-    use crate::driving::{Choice, DeviceSpec, DriverKind, DriverSpec};
+    use crate::driving::{Choice, DeviceSpec, DriverKind, DriverSpec, PrefilterChoice};
     use crate::supervision::{ControlRequest, PortDriverRequest, SocketRequest, UserPortRequest};
     use crate::user_reports::{UserQuestion, UserTable};
 
@@ -165,7 +165,7 @@ mod tests {
             name: name(),
             kind: DriverKind::Interface(device),
             process: false,
-            prefilter: false,
+            prefilter: PrefilterChoice::Off,
             cpu_weight: None,
         }]));
         let named = [

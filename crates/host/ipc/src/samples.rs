@@ -13,8 +13,8 @@ use testkit::samples::sample;
 use crate::connections::AdoptedTable;
 use crate::driving::{
     BackEnd, Choice, DeviceSpec, DriverCounters, DriverKind, DriverSpec, DriverStart, DriverState,
-    ForwardProtocol, InterfaceStart, Listen, PrefilterBackEnd, RefusedForwards, UserBuffers,
-    UserForward, UserGuest, UserNetwork, XdpStart,
+    ForwardProtocol, InterfaceStart, Listen, PrefilterBackEnd, PrefilterChoice, RefusedForwards,
+    UserBuffers, UserForward, UserGuest, UserNetwork, XdpStart,
 };
 use crate::formats::{CONNECTION, CRASH_RECORD, SUPERVISION};
 use crate::forwards::ForwardReach;
@@ -94,7 +94,7 @@ fn port_driver_requests() -> [PortDriverRequest; 5] {
         name: port_name("up"),
         kind: DriverKind::Interface(device),
         process: true,
-        prefilter: true,
+        prefilter: PrefilterChoice::Only(PrefilterBackEnd::Xdp),
         cpu_weight: Some(200),
     };
     let user = DriverSpec {
@@ -105,7 +105,7 @@ fn port_driver_requests() -> [PortDriverRequest; 5] {
             queues: 1,
         },
         process: false,
-        prefilter: false,
+        prefilter: PrefilterChoice::Auto,
         cpu_weight: None,
     };
     [

@@ -97,7 +97,7 @@ impl Drivers {
 
     /// Makes the prefilters of these drivers, which needs rights that are given up later.
     pub(super) fn prepare(&mut self, specs: &[DriverSpec]) {
-        let count = specs.iter().filter(|spec| spec.prefilter).count();
+        let count = specs.iter().filter(|spec| spec.has_prefilter()).count();
         self.prefilters = Prefilters::prepare(count);
     }
 
@@ -142,7 +142,7 @@ impl Drivers {
         let (with, without): (Vec<_>, Vec<_>) = self
             .all
             .iter_mut()
-            .partition(|driver| driver.spec.prefilter);
+            .partition(|driver| driver.spec.has_prefilter());
         for driver in without {
             let (settings, device) = driver.settings();
             settings.drop_prefilter(device);
@@ -150,9 +150,9 @@ impl Drivers {
         let is_gone = |port: &PortName| !with.iter().any(|driver| driver.spec.name == *port);
         self.prefilters.release(is_gone);
         for driver in with {
-            let name = driver.spec.name.clone();
+            let (name, choice) = (driver.spec.name.clone(), driver.spec.prefilter);
             let (settings, device) = driver.settings();
-            let fits = Settings::fit_prefilter(device);
+            let fits = Settings::fit_prefilter(device.as_deref(), choice);
             let prefilter = fits.and_then(|()| self.prefilters.assign(&name));
             settings.set_prefilter(device, prefilter);
         }

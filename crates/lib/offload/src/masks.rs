@@ -3,7 +3,8 @@
 //! A sample is a frame's key with the bits that its decision depends on. Any mask with all of these
 //! bits may serve it: a bad choice makes more entries than necessary, never wrong ones.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use wire::{FlowKey, FlowMask};
 
@@ -52,7 +53,9 @@ pub fn choose(
         let mut candidates: Vec<FlowMask> = left.iter().map(|(_, exact)| rounded(exact)).collect();
         candidates.sort_unstable_by_key(|mask| *mask.words());
         candidates.dedup();
-        let best = candidates.into_iter().max_by_key(|mask| saved(&left, mask));
+        // Of equal ones that with the fewest bits: it will save most later.
+        let value = |mask: &FlowMask| (saved(&left, mask), Reverse(bits(mask)));
+        let best = candidates.into_iter().max_by_key(value);
         let Some(best) = best else { break };
         left.retain(|(_, exact)| !best.covers(exact));
         chosen.push(best);
@@ -60,16 +63,16 @@ pub fn choose(
     chosen
 }
 
-/// Returns how many samples less than entries a mask has, and how many samples.
-fn saved(samples: &[&(FlowKey, FlowMask)], mask: &FlowMask) -> (usize, usize) {
-    let mut entries: BTreeMap<[u64; 8], usize> = BTreeMap::new();
-    for (key, exact) in samples {
-        if mask.covers(exact) {
-            *entries.entry(*key.masked(mask).words()).or_default() += 1;
-        }
-    }
-    let covered: usize = entries.values().sum();
-    (covered - entries.len(), covered)
+/// Returns how many samples more than entries a mask has.
+fn saved(samples: &[&(FlowKey, FlowMask)], mask: &FlowMask) -> usize {
+    let covered = samples.iter().filter(|(_, exact)| mask.covers(exact));
+    let keys: Vec<_> = covered.map(|(key, _)| *key.masked(mask).words()).collect();
+    let entries: BTreeSet<_> = keys.iter().collect();
+    keys.len() - entries.len()
+}
+
+fn bits(mask: &FlowMask) -> u32 {
+    mask.words().iter().map(|word| word.count_ones()).sum()
 }
 
 /// Returns the mask that serves a sample with the fewest bits.
@@ -78,7 +81,6 @@ pub fn best<'m>(
     masks: impl IntoIterator<Item = &'m FlowMask>,
     exact: &FlowMask,
 ) -> Option<&'m FlowMask> {
-    let bits = |mask: &&FlowMask| -> u32 { mask.words().iter().map(|w| w.count_ones()).sum() };
     let serving = masks.into_iter().filter(|mask| mask.covers(exact));
-    serving.min_by_key(bits)
+    serving.min_by_key(|mask| bits(mask))
 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PrefilterStatus {
-    /// Where frames end: `socket`.
+    /// Where frames end: `socket` or `xdp`.
     pub back_end: Option<String>,
     /// Why none end.
     pub reason: Option<String>,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use api::v1::{PortEnd, PortKind, PortSpec, PrefilterMode, Role, UplinkDriver};
-use ipc::driving::{Choice, DeviceSpec, DriverKind, DriverSpec};
+use ipc::driving::{Choice, DeviceSpec, DriverKind, DriverSpec, PrefilterBackEnd, PrefilterChoice};
 use ipc::names::{InterfaceName, Namespace};
 use port::PortId;
 
@@ -38,7 +38,7 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
         name: port.name.parse().ok()?,
         kind,
         process: has_process(port),
-        prefilter: has_prefilter(port),
+        prefilter: prefilter_choice(port),
         cpu_weight: port.cpu_weight,
     })
 }
@@ -47,6 +47,16 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
 #[must_use]
 pub fn has_prefilter(port: &PortSpec) -> bool {
     port.kind == PortKind::Uplink && prefilter_of(port) != PrefilterMode::Off
+}
+
+fn prefilter_choice(port: &PortSpec) -> PrefilterChoice {
+    match prefilter_of(port) {
+        _ if !has_prefilter(port) => PrefilterChoice::Off,
+        PrefilterMode::Off => PrefilterChoice::Off,
+        PrefilterMode::Auto => PrefilterChoice::Auto,
+        PrefilterMode::Socket => PrefilterChoice::Only(PrefilterBackEnd::Socket),
+        PrefilterMode::Xdp => PrefilterChoice::Only(PrefilterBackEnd::Xdp),
+    }
 }
 
 /// Returns the mode of an uplink's prefilter.
@@ -163,14 +173,18 @@ fn process(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 
 /// Checks that the requested prefilter is possible with the driver.
 fn prefilter(place: Place, port: &PortSpec) -> Result<(), Invalid> {
-    let driver = port.driver.unwrap_or_default();
-    let is_possible = matches!(driver, UplinkDriver::Auto | UplinkDriver::Packet);
-    if prefilter_of(port) != PrefilterMode::Socket || is_possible {
+    let (driver, mode) = (port.driver.unwrap_or_default(), prefilter_of(port));
+    let needed = match mode {
+        PrefilterMode::Auto | PrefilterMode::Off => return Ok(()),
+        PrefilterMode::Socket => UplinkDriver::Packet,
+        PrefilterMode::Xdp => UplinkDriver::Xdp,
+    };
+    if driver == UplinkDriver::Auto || driver == needed {
         return Ok(());
     }
-    let driver = driver.as_str();
-    let expected = format!("\"auto\" or \"off\" with driver \"{driver}\"");
-    Err(At(place, "prefilter").wrong(expected, quoted("socket")))
+    let (driver, other) = (driver.as_str(), needed.as_str());
+    let expected = format!("driver \"auto\" or \"{other}\" in place of \"{driver}\"");
+    Err(At(place, "prefilter").wrong(expected, quoted(mode.as_str())))
 }
 
 /// Checks the network namespace.

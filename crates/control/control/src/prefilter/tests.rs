@@ -216,6 +216,32 @@ fn random_sources_and_ports_end_at_few_entries_and_those_that_are_allowed_pass()
 }
 
 #[test]
+fn random_sources_end_at_few_entries_where_a_network_may_send() {
+    let arp = RuleSpec {
+        name: "arp".to_owned(),
+        priority: 30,
+        action: RuleAction::Allow,
+        ether_type: Some("arp".to_owned()),
+        ..RuleSpec::default()
+    };
+    let rules = vec![
+        arp,
+        rule(20, RuleAction::Allow, "10.77.0.0/24", None),
+        RuleSpec {
+            source: Vec::new(),
+            ..rule(10, RuleAction::Drop, "", None)
+        },
+    ];
+    let mut world = World::new(vec![list("web", Direction::ToGuest, "vm", rules)]);
+    let mut random = SplitMix64(5);
+    for _ in 0..40 {
+        let flood = || frame(random.number() as u32, 80);
+        world.interval(std::iter::repeat_with(flood).take(60_000));
+    }
+    assert!(world.prefilter.len() <= 128, "{}", world.prefilter.len());
+}
+
+#[test]
 fn few_denied_frames_cause_nothing() {
     let mut world = World::new(usual());
     for _ in 0..50 {

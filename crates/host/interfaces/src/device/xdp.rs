@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::interface::Control;
 use super::packet::promiscuous;
 use super::{Device, NotReadyError, OpenError, context, in_namespace};
+use crate::prefilter::{QUEUES, XdpFilter};
 use crate::umem::{COPY_HEADROOM, LONGEST, SHAPE};
 use program::Map;
 
@@ -49,6 +50,8 @@ pub(super) struct Xdp {
     zero_copy: bool,
     unfinished: bool,
     map: Map,
+    /// It redirects to the sockets of this map.
+    program: OwnedFd,
     /// The attached program.
     link: OwnedFd,
     /// A packet socket without packets.
@@ -58,6 +61,18 @@ pub(super) struct Xdp {
     next: Option<Sockets>,
     /// Parameters of the last process.
     last_start: Option<XdpStart>,
+    filter: Filter,
+}
+
+/// The program of a prefilter, in the place of the one that redirects only.
+#[derive(Debug)]
+enum Filter {
+    None,
+    /// Desired: its map lacks the sockets of the process.
+    Waiting(XdpFilter),
+    Attached(XdpFilter),
+    /// By the supervisor before this one.
+    HandedOver,
 }
 
 /// State of an open interface, for a supervisor that replaces another.
@@ -75,8 +90,12 @@ pub struct XdpParts<Fd> {
     pub unfinished: bool,
     /// Sockets by receive queue, for the program.
     pub map: Fd,
+    /// The program that redirects to them.
+    pub program: Fd,
     /// The attached program, which goes with the last copy of this.
     pub link: Fd,
+    /// The attached program is a prefilter's.
+    pub filtered: bool,
     /// The socket that keeps the interface promiscuous.
     pub promiscuous: Fd,
     /// The socket for changes of its VLAN offload.
@@ -112,7 +131,8 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
     enlist(&map, &sockets)?;
     let tags = Tags::leave(name, context(Control::new(), what)?)?;
     let promiscuous = context(promiscuity(index), || "promiscuous mode".to_owned())?;
-    let link = map.attach(index).map_err(|error| refused(&error))?;
+    let program = map.program().map_err(|error| refused(&error))?;
+    let link = program::attach(&program, index).map_err(|error| refused(&error))?;
     let xdp = Xdp {
         namespace: context(own_namespace(), || "the network namespace".to_owned())?,
         index,
@@ -120,11 +140,13 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         zero_copy,
         unfinished,
         map,
+        program,
         link,
         promiscuous,
         tags,
         next: Some(sockets),
         last_start: None,
+        filter: Filter::None,
     };
     let device = Device::new(name, control, BackEnd::Xdp { zero_copy }, false, Vec::new());
     Ok(Device {
@@ -335,7 +357,9 @@ impl Xdp {
             zero_copy: self.zero_copy,
             unfinished: self.unfinished,
             map: pass(self.map.as_fd()),
+            program: pass(self.program.as_fd()),
             link: pass(self.link.as_fd()),
+            filtered: matches!(self.filter, Filter::Attached(_) | Filter::HandedOver),
             promiscuous: pass(self.promiscuous.as_fd()),
             tags: pass(self.tags.control.as_fd()),
             took_tags_off: self.tags.taken_off,
@@ -355,6 +379,7 @@ impl Xdp {
             zero_copy: parts.zero_copy,
             unfinished: parts.unfinished,
             map: Map(take(parts.map)?),
+            program: take(parts.program)?,
             link: take(parts.link)?,
             promiscuous: take(parts.promiscuous)?,
             tags: Tags {
@@ -364,6 +389,10 @@ impl Xdp {
             },
             next: None,
             last_start: None,
+            filter: match parts.filtered {
+                true => Filter::HandedOver,
+                false => Filter::None,
+            },
         })
     }
 
@@ -384,7 +413,68 @@ impl Xdp {
             sockets(index, pairs, zero_copy).map_err(|error| no_sockets(&error))
         })?;
         enlist(&self.map, &made)?;
+        self.attach_filter(&made)?;
         Ok(made)
+    }
+
+    /// Puts the program of a prefilter in place, or the other one again. The next process has it
+    /// where its sockets are not here.
+    ///
+    /// # Errors
+    /// The system's refusal, or too many queues.
+    pub(super) fn set_filter(&mut self, filter: Option<&XdpFilter>) -> Result<(), OpenError> {
+        let Some(filter) = filter else {
+            return self.detach_filter();
+        };
+        if self.pairs > QUEUES {
+            return Err(OpenError::new(format!(
+                "it has {} receive queues, a prefilter at most {QUEUES}",
+                self.pairs
+            )));
+        }
+        let copy = context(filter.try_clone(), || "the XDP program".to_owned())?;
+        if matches!(self.filter, Filter::HandedOver) {
+            self.filter = Filter::Attached(copy);
+            return Ok(());
+        }
+        self.filter = Filter::Waiting(copy);
+        match self.next.take() {
+            Some(next) => {
+                let attached = self.attach_filter(&next);
+                self.next = Some(next);
+                attached
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Leads frames to new sockets by the program of a prefilter, if it is desired.
+    fn attach_filter(&mut self, sockets: &Sockets) -> Result<(), OpenError> {
+        let (Filter::Waiting(filter) | Filter::Attached(filter)) = &self.filter else {
+            return self.detach_filter();
+        };
+        let what = || "the XDP program".to_owned();
+        let filter = context(filter.try_clone(), what)?;
+        let map = context(filter.sockets.try_clone(), what)?;
+        enlist(&Map(map), sockets)?;
+        context(program::replace(&self.link, &filter.program), what)?;
+        self.filter = Filter::Attached(filter);
+        Ok(())
+    }
+
+    /// Leads frames to the sockets by the other program.
+    fn detach_filter(&mut self) -> Result<(), OpenError> {
+        if matches!(self.filter, Filter::None) {
+            return Ok(());
+        }
+        self.filter = Filter::None;
+        let restored = program::replace(&self.link, &self.program);
+        context(restored, || "the XDP program".to_owned())
+    }
+
+    /// Returns whether the next process has a desired program, and not this one.
+    pub(super) fn awaits_filter(&self) -> bool {
+        matches!(self.filter, Filter::Waiting(_))
     }
 
     /// Returns the parameters for a new process.

@@ -225,8 +225,8 @@ impl Driver {
     }
 
     /// Returns the settings of the interface, and the interface while it is open.
-    pub(super) fn settings(&mut self) -> (&mut Settings, Option<&Device>) {
-        (&mut self.settings, self.device.as_ref())
+    pub(super) fn settings(&mut self) -> (&mut Settings, Option<&mut Device>) {
+        (&mut self.settings, self.device.as_mut())
     }
 
     /// Changes the interface; a missing one gets its settings when it is opened.
@@ -521,6 +521,10 @@ impl Driver {
             self.kill_because("hung");
         } else if child.beat().is_some_and(Heartbeat::is_blocked) {
             self.kill_because("link full");
+        } else if self.device.as_ref().is_some_and(Device::awaits_prefilter) {
+            tracing::info!("driver restarts with a prefilter");
+            self.excuse_end();
+            self.kill();
         } else if self.device.as_ref().is_some_and(Device::has_changed) {
             tracing::info!("MTU of the interface changed: driver restarts");
             self.reason = Some("MTU of the interface changed".to_owned());
@@ -735,7 +739,7 @@ impl Driver {
             refused: self.user.refused(),
             prefilter: self
                 .settings
-                .prefilter()
+                .prefilter(self.device.as_ref())
                 .map(|of| of.map_err(ToString::to_string)),
         }
     }

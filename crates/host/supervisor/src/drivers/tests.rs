@@ -44,7 +44,7 @@ pub(super) fn spec() -> DriverSpec {
             queues: 1,
         }),
         process: true,
-        prefilter: false,
+        prefilter: ipc::driving::PrefilterChoice::Off,
         cpu_weight: None,
     }
 }

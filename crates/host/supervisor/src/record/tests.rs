@@ -60,7 +60,7 @@ fn driver() -> PassedDriver {
             queues: 2,
         }),
         process: true,
-        prefilter: true,
+        prefilter: ipc::driving::PrefilterChoice::Only(ipc::driving::PrefilterBackEnd::Xdp),
         cpu_weight: Some(200),
     };
     let xdp = XdpParts {
@@ -70,7 +70,9 @@ fn driver() -> PassedDriver {
         zero_copy: true,
         unfinished: false,
         map: index(11),
+        program: index(44),
         link: index(12),
+        filtered: true,
         promiscuous: index(13),
         tags: index(14),
         took_tags_off: true,
@@ -187,6 +189,7 @@ fn prefilter(at: u32) -> PrefilterParts<FdIndex> {
     PrefilterParts {
         table: index(at),
         socket: index(at + 1),
+        xdp: (at == 40).then(|| (index(42), index(43))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Prefilters: denied frames from the wire of an uplink with packet sockets end in the kernel.
+//! Prefilters: denied frames from the wire of an uplink end in the kernel.
 //!
 //! Everything is in network namespaces of the test's own; where they cannot be had, or the kernel
 //! loads no program, a test says so and ends.
@@ -6,11 +6,13 @@
 use std::net::UdpSocket;
 
 use e2e::lasthop::Lasthop;
-use e2e::uplinks::{ask, tap, uplink, wire};
+use e2e::uplinks::{ask, driver_pid, tap, uplink, wire};
 use e2e::{beside, machine};
+use rustix::process::Signal;
 use serde_json::Value;
 use testkit::netns::{Netns, Wire};
 use testkit::packets::{self, Flow};
+use testkit::process::send as signal;
 use testkit::stop::Stop;
 use testkit::wait::wait_for;
 
@@ -51,7 +53,7 @@ struct World {
 
 impl World {
     /// An uplink over a veth pair, and a TAP port in its segment. `None`: not on this machine.
-    fn new(up: &str, port: &str, more: &str) -> Option<Self> {
+    fn new(driver: &str, up: &str, port: &str, more: &str) -> Option<Self> {
         if !Netns::allowed() {
             return None;
         }
@@ -63,7 +65,7 @@ impl World {
         let config = [
             more,
             &tap("t0", &near.path(), "10.1.0.1/24", &port),
-            &uplink(&host.path(), &format!("driver = \"packet\"\n{up}")),
+            &uplink(&host.path(), &format!("driver = \"{driver}\"\n{up}")),
             LIST,
         ]
         .concat();
@@ -73,15 +75,22 @@ impl World {
             eprintln!("skipped: no prefilter here: {reason}");
             return None;
         }
-        assert_eq!(status["prefilter"]["back_end"], "socket", "{status}");
-        Some(Self {
+        let world = Self {
             far,
             near,
             lasthop,
             config,
             _host: host,
             folder,
-        })
+        };
+        world.wait_prefilter(if driver == "xdp" { "xdp" } else { "socket" });
+        Some(world)
+    }
+
+    fn wait_prefilter(&self, back_end: &str) {
+        wait_for("a prefilter", || {
+            (self.lasthop.port("uplink")["prefilter"]["back_end"] == back_end).then_some(())
+        });
     }
 
     fn ended(&self) -> u64 {
@@ -141,7 +150,7 @@ fn sockets(world: &World) -> [UdpSocket; 2] {
 #[test]
 fn a_denied_flood_ends_at_the_wire_and_others_are_heard() {
     let turn = machine();
-    let Some(world) = World::new("", "", "") else {
+    let Some(world) = World::new("packet", "", "", "") else {
         return;
     };
     let [far, near] = sockets(&world);
@@ -211,7 +220,7 @@ fn a_denied_flood_ends_at_the_wire_and_others_are_heard() {
 #[test]
 fn the_first_frame_after_a_change_of_lists_arrives() {
     let turn = beside();
-    let Some(world) = World::new("", "", "") else {
+    let Some(world) = World::new("packet", "", "", "") else {
         return;
     };
     let [far, near] = sockets(&world);
@@ -245,7 +254,7 @@ fn tags_count_and_a_prefilter_can_be_switched_off() {
     let turn = beside();
     let segment = "[[segment]]\nname = \"seven\"\nvlan = 7\n";
     let trunk = "trunk = [\"seven\", \"default\"]\n";
-    let Some(world) = World::new(trunk, "segment = \"seven\"\n", segment) else {
+    let Some(world) = World::new("packet", trunk, "segment = \"seven\"\n", segment) else {
         return;
     };
     // The station is known by a frame of its own.
@@ -279,4 +288,51 @@ fn tags_count_and_a_prefilter_can_be_switched_off() {
             .ok(&["port", "set", "uplink", "--prefilter", "socket"]);
         world.wait_ended(20_000);
     });
+}
+
+#[test]
+fn an_uplink_with_xdp_has_a_prefilter_before_packets_are_made() {
+    let turn = beside();
+    let Some(world) = World::new("xdp", "", "", "") else {
+        return;
+    };
+    let [far, near] = sockets(&world);
+    ask(&far, &near);
+    let driver = || driver_pid(&world.lasthop, "uplink");
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        scope.spawn(|| flood(&out, &stop, denied));
+        turn.step("a flood");
+        world.wait_ended(50_000);
+        ask(&far, &near);
+        turn.step("an upgrade: its driver has the prefilter from the start");
+        world.lasthop.ok(&["upgrade"]);
+        world.lasthop.wait_port("uplink", "up");
+        world.wait_ended(50_000);
+        ask(&far, &near);
+        let log = world.lasthop.log();
+        let restarts = log.matches("driver restarts with a prefilter").count();
+        assert!(restarts <= 1, "{log}");
+        let before = driver();
+        turn.step("the driver dies: its successor has the prefilter");
+        signal(before.expect("a driver"), Signal::KILL);
+        wait_for("another", || driver().filter(|now| Some(*now) != before));
+        world.wait_ended(50_000);
+        ask(&far, &near);
+        turn.step("off, with the same driver, and on again, with the next");
+        let before = driver();
+        let set = |to| ["port", "set", "uplink", "--prefilter", to];
+        world.lasthop.ok(&set("off"));
+        let count = || world.lasthop.stats().get("uplink.drops.acl-denied");
+        let denied = count();
+        wait_for("denied frames", || (count() > denied + 1000).then_some(()));
+        assert_eq!(driver(), before);
+        world.lasthop.ok(&set("auto"));
+        world.wait_prefilter("xdp");
+        world.wait_ended(50_000);
+        ask(&far, &near);
+    });
+    let restarts = &world.lasthop.port("uplink")["driver_status"]["restarts"];
+    assert_eq!(*restarts, 1, "those that the prefilter needed are none");
 }

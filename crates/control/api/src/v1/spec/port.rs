@@ -170,6 +170,8 @@ words! {
         Off = "off",
         /// By a program of packet sockets.
         Socket = "socket",
+        /// By an XDP program, before the kernel makes a packet of a frame.
+        Xdp = "xdp",
     }
 }
 

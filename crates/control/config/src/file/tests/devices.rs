@@ -179,11 +179,17 @@ fn a_prefilter_needs_a_driver_that_can_have_one() {
     for (text, message) in [
         (
             uplink("interface = \"e\"\ndriver = \"xdp\"\nprefilter = \"socket\""),
-            "6: port.prefilter: expected \"auto\" or \"off\" with driver \"xdp\", found \"socket\"",
+            "6: port.prefilter: expected driver \"auto\" or \"packet\" in place of \"xdp\", \
+             found \"socket\"",
+        ),
+        (
+            uplink("interface = \"e\"\ndriver = \"packet\"\nprefilter = \"xdp\""),
+            "6: port.prefilter: expected driver \"auto\" or \"xdp\" in place of \"packet\", \
+             found \"xdp\"",
         ),
         (
             uplink("interface = \"e\"\nprefilter = \"on\""),
-            "5: port.prefilter: expected \"auto\", \"off\" or \"socket\", found \"on\"",
+            "5: port.prefilter: expected \"auto\", \"off\", \"socket\" or \"xdp\", found \"on\"",
         ),
         (
             uplink("interface = \"e\"\nprefilter_entries = 5000"),

@@ -579,7 +579,7 @@ impl Supervisor {
         let is_its = |name: &str| *name == *spec.name;
         let figures = self.user_figures.iter().find(|(port, _)| is_its(port));
         DriverState {
-            prefilter: spec.prefilter.then_some(Ok(PrefilterBackEnd::Socket)),
+            prefilter: spec.has_prefilter().then_some(Ok(PrefilterBackEnd::Socket)),
             name: spec.name.to_string(),
             back_end: Some(BackEnd::Packet),
             mac: Some([2, 0, 0, 0, 0, 1]),

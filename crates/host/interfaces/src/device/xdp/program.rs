@@ -60,17 +60,28 @@ impl Map {
         attribute.run(Command::MapUpdate).map(drop)
     }
 
-    /// Attaches the program to an interface of this thread's network namespace; it is detached with
-    /// the last descriptor.
-    pub(super) fn attach(&self, index: u32) -> io::Result<OwnedFd> {
+    /// Loads the program that redirects to the sockets of this map.
+    pub(super) fn program(&self) -> io::Result<OwnedFd> {
         let code = instructions(self.0.as_fd())?;
         // Kind, instructions, pointers to them and to the license.
         let attribute = Attribute::new(&[PROG_TYPE_XDP, code.len() as u32]);
         let mut attribute = attribute.point(1, &code[..]).point(2, &LICENSE);
-        let program = attribute.make(Command::ProgramLoad)?;
-        let mut attribute = Attribute::new(&[number(&program), index, ATTACH_XDP, DRIVER_MODE]);
-        attribute.make(Command::LinkCreate)
+        attribute.make(Command::ProgramLoad)
     }
+}
+
+/// Attaches a program to an interface of this thread's network namespace; it is detached with the
+/// last descriptor.
+pub(super) fn attach(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
+    let mut attribute = Attribute::new(&[number(program), index, ATTACH_XDP, DRIVER_MODE]);
+    attribute.make(Command::LinkCreate)
+}
+
+/// Puts a program in the place of the one that a link attaches.
+pub(super) fn replace(link: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    // The link, the program, flags.
+    let mut attribute = Attribute::new(&[number(link), number(program), 0]);
+    attribute.run(Command::LinkUpdate).map(drop)
 }
 
 impl AsFd for Map {

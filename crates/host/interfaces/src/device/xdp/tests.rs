@@ -13,7 +13,8 @@ fn spec() -> DeviceSpec {
 fn a_foreign_program_stays() {
     with_veth(|| {
         let index = Control::new().unwrap().index("up0").unwrap() as u32;
-        let theirs = Map::new(1).unwrap().attach(index).unwrap();
+        let other = Map::new(1).unwrap().program().unwrap();
+        let theirs = program::attach(&other, index).unwrap();
         let error = open(&spec(), true).unwrap_err().to_string();
         assert_eq!(error, "another XDP program is attached to it");
         drop(theirs);

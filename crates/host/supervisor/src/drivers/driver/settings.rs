@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use interfaces::device::Device;
 use interfaces::prefilter::Prefilter;
-use ipc::driving::{BackEnd, PrefilterBackEnd};
+use ipc::driving::{BackEnd, PrefilterBackEnd, PrefilterChoice};
 
 /// Reason why no frames of an interface end before the switch.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -26,9 +26,21 @@ pub(in crate::drivers) enum NoPrefilterError {
     /// The interface is not open.
     #[error("the interface is not open")]
     Closed,
+    /// The process has `AF_XDP` sockets that the program does not know.
+    #[error("from the next driver process on")]
+    Later,
     /// The system refuses.
     #[error("{0}")]
     System(String),
+}
+
+/// Returns the place where frames can end, with a way of moving them.
+const fn prefilter_of(of: BackEnd) -> Option<PrefilterBackEnd> {
+    match of {
+        BackEnd::Packet => Some(PrefilterBackEnd::Socket),
+        BackEnd::Xdp { .. } => Some(PrefilterBackEnd::Xdp),
+        _ => None,
+    }
 }
 
 /// See the module.
@@ -44,7 +56,7 @@ pub(in crate::drivers) struct Settings {
 
 impl Settings {
     /// Applies all to an interface that was opened.
-    pub(super) fn apply(&mut self, device: &Device) {
+    pub(super) fn apply(&mut self, device: &mut Device) {
         if self.room.is_some() {
             self.apply_room(device);
         }
@@ -52,7 +64,7 @@ impl Settings {
     }
 
     /// Bounds the bytes that may wait in the interface, also after it is opened again.
-    pub(in crate::drivers) fn set_room(&mut self, device: Option<&Device>, room: Option<u64>) {
+    pub(in crate::drivers) fn set_room(&mut self, device: Option<&mut Device>, room: Option<u64>) {
         if self.room != room {
             self.room = room;
             if let Some(device) = device {
@@ -73,17 +85,24 @@ impl Settings {
     /// Why not.
     pub(in crate::drivers) fn fit_prefilter(
         device: Option<&Device>,
+        choice: PrefilterChoice,
     ) -> Result<(), NoPrefilterError> {
-        match device.map(Device::back_end) {
-            None | Some(BackEnd::Packet) => Ok(()),
-            Some(other) => Err(NoPrefilterError::BackEnd(other.as_str())),
+        let Some(of) = device.map(Device::back_end) else {
+            return Ok(());
+        };
+        let possible = prefilter_of(of).ok_or(NoPrefilterError::BackEnd(of.as_str()))?;
+        match choice {
+            PrefilterChoice::Only(only) if only != possible => {
+                Err(NoPrefilterError::BackEnd(of.as_str()))
+            }
+            _ => Ok(()),
         }
     }
 
     /// Sets the prefilter, or the reason why there is none.
     pub(in crate::drivers) fn set_prefilter(
         &mut self,
-        device: Option<&Device>,
+        device: Option<&mut Device>,
         prefilter: Result<Arc<Prefilter>, NoPrefilterError>,
     ) {
         let is_same = match (&prefilter, &self.prefilter) {
@@ -96,7 +115,7 @@ impl Settings {
         }
     }
 
-    fn attach(&mut self, device: Option<&Device>) {
+    fn attach(&mut self, device: Option<&mut Device>) {
         let Some(Ok(prefilter)) = &self.prefilter else {
             self.attached = None;
             return;
@@ -109,7 +128,7 @@ impl Settings {
     }
 
     /// Takes the prefilter off the interface.
-    pub(in crate::drivers) fn drop_prefilter(&mut self, device: Option<&Device>) {
+    pub(in crate::drivers) fn drop_prefilter(&mut self, device: Option<&mut Device>) {
         self.prefilter = None;
         let attached = self.attached.take();
         if let (Some(Ok(())), Some(device)) = (attached, device)
@@ -132,11 +151,18 @@ impl Settings {
 
     /// Returns where frames end, or the reason why they do not; of a port without a desired
     /// prefilter `None`.
-    pub(super) fn prefilter(&self) -> Option<Result<PrefilterBackEnd, &NoPrefilterError>> {
+    pub(super) fn prefilter(
+        &self,
+        device: Option<&Device>,
+    ) -> Option<Result<PrefilterBackEnd, &NoPrefilterError>> {
         let prefilter = self.prefilter.as_ref()?;
+        let back_end = device.and_then(|device| prefilter_of(device.back_end()));
         let attached = match (prefilter, &self.attached) {
             (Err(error), _) | (_, Some(Err(error))) => Err(error),
-            (Ok(_), Some(Ok(()))) => Ok(PrefilterBackEnd::Socket),
+            (Ok(_), Some(Ok(()))) if device.is_some_and(Device::awaits_prefilter) => {
+                Err(&NoPrefilterError::Later)
+            }
+            (Ok(_), Some(Ok(()))) => back_end.ok_or(&NoPrefilterError::Closed),
             (Ok(_), None) => Err(&NoPrefilterError::Closed),
         };
         Some(attached)

@@ -21,7 +21,7 @@ fn world_with_interface() -> World {
         name: "up".parse().unwrap(),
         kind: DriverKind::Interface(spec(Choice::Packet, false)),
         process: false,
-        prefilter: false,
+        prefilter: ipc::driving::PrefilterChoice::Off,
         cpu_weight: None,
     };
     world.supervisor.drivers.set(vec![spec]).unwrap();

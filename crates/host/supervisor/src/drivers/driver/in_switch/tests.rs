@@ -28,7 +28,7 @@ fn driver_of(device: DeviceSpec) -> DriverSpec {
         name: "p".parse().unwrap(),
         kind: DriverKind::Interface(device),
         process: false,
-        prefilter: false,
+        prefilter: ipc::driving::PrefilterChoice::Off,
         cpu_weight: None,
     }
 }
