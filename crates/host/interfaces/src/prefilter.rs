@@ -8,40 +8,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 use bpf::object::{self, ObjectError};
-use bpf::{Attribute, Command, LICENSE};
+use bpf::{Attribute, Command, LoadError};
 use mapping::SharedWords;
 use offload::layout::SIZE;
 use serde::{Deserialize, Serialize};
 
 // `linux/bpf.h`.
-const MAP_TYPE_ARRAY: u32 = 2;
-const MAPPABLE: u32 = 1 << 10;
 const PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const PROG_TYPE_XDP: u32 = 6;
-/// Places of fields in `union bpf_attr` for a program, counted in 32 bits, and that of the log's
-/// address, counted in 64 bits.
-const LOG_LEVEL: usize = 6;
-const LOG_SIZE: usize = 7;
-const LOG: usize = 4;
-/// Bytes of the verifier's log of a refused program.
-const LOG_BYTES: usize = 1 << 20;
 
 /// Reason why there is no prefilter.
 #[derive(Debug, thiserror::Error)]
 pub enum PrefilterError {
-    /// This process lacks the rights.
-    #[error(
-        "loading BPF programs needs CAP_BPF and CAP_PERFMON ({0}); lasthop.service has them, and root"
-    )]
-    Rights(io::Error),
-    /// The kernel refuses the program.
-    #[error("the kernel refuses the BPF program ({error}): {why}")]
-    Refused {
-        /// The error of the system call.
-        error: io::Error,
-        /// The last line of the verifier's log.
-        why: String,
-    },
+    /// The kernel has no map or program.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// A mistake in the object.
     #[error("the program: {0}")]
     Object(#[from] ObjectError),
@@ -205,9 +186,7 @@ impl TableMap {
     /// # Errors
     /// The rights are missing, or the system refuses.
     pub fn new() -> Result<Self, PrefilterError> {
-        // Kind, bytes of a key, bytes of a value, entries, flags.
-        let mut attribute = Attribute::new(&[MAP_TYPE_ARRAY, 4, SIZE as u32, 1, MAPPABLE]);
-        let map = attribute.make(Command::MapCreate).map_err(rights)?;
+        let map = bpf::load::memory(SIZE as u32)?;
         offload::create(&SharedWords::<SIZE>::map(map.as_fd(), true)?);
         Ok(Self(map))
     }
@@ -233,7 +212,9 @@ impl TableMap {
     fn xdp_filter(&self) -> Result<XdpFilter, PrefilterError> {
         // Kind, bytes of a key, bytes of a value, entries.
         let mut attribute = Attribute::new(&[MAP_TYPE_XSKMAP, 4, 4, QUEUES.into()]);
-        let sockets = attribute.make(Command::MapCreate).map_err(rights)?;
+        let sockets = attribute
+            .make(Command::MapCreate)
+            .map_err(LoadError::from)?;
         let program = self.xdp_program(sockets.as_fd())?;
         Ok(XdpFilter { sockets, program })
     }
@@ -247,45 +228,13 @@ impl TableMap {
         let mut maps = vec![(".bss.table", self.0.as_fd())];
         maps.extend_from_slice(others);
         let code = object::program(offload::PROGRAMS, name, &maps)?;
-        let attribute = || {
-            // Kind, instructions, pointers to them and to the license.
-            Attribute::new(&[kind, code.len() as u32])
-                .point(1, &code[..])
-                .point(2, &LICENSE)
-        };
-        let refused = |error: io::Error| {
-            let mut log = vec![0; LOG_BYTES];
-            let mut with_log = attribute()
-                .number(LOG_LEVEL, 1)
-                .number(LOG_SIZE, LOG_BYTES as u32)
-                .point_mut(LOG, &mut log);
-            // Refused as before.
-            let _ = with_log.make(Command::ProgramLoad);
-            let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
-            let text = String::from_utf8_lossy(text);
-            let counts = |line: &&str| line.starts_with("processed ");
-            match text.lines().rev().find(|line| !counts(line)) {
-                None => rights(error),
-                Some(why) => PrefilterError::Refused {
-                    error,
-                    why: why.to_owned(),
-                },
-            }
-        };
-        attribute().make(Command::ProgramLoad).map_err(refused)
+        Ok(bpf::load::program(kind, &code, &[])?)
     }
 }
 
 impl AsFd for TableMap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-fn rights(error: io::Error) -> PrefilterError {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => PrefilterError::Rights(error),
-        _ => PrefilterError::System(error),
     }
 }
 

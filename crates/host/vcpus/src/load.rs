@@ -7,29 +7,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bpf::assembler::AssemblyError;
 use bpf::btf::{Btf, BtfError, Id};
-use bpf::{Attribute, Command, Instruction, LICENSE, number};
+use bpf::{Attribute, Command, Instruction, number};
 
 use crate::Table;
 use crate::layout::SIZE;
 use crate::program::{self, Kernel};
 
 // `linux/bpf.h`.
-pub(crate) const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_RING: u32 = 27;
-pub(crate) const MAPPABLE: u32 = 1 << 10;
 const PROG_TYPE_TRACING: u32 = 26;
 /// Needs no type information, so that KVM may be a module.
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 const ATTACH_RAW_TRACEPOINT: u32 = 23;
 /// Places of fields in `union bpf_attr` for a program, counted in 32 bits.
-const LOG_LEVEL: usize = 6;
-const LOG_SIZE: usize = 7;
 const ATTACH_TYPE: usize = 17;
 const ATTACH_TO: usize = 27;
-/// Place of the log's address, counted in 64 bits.
-const LOG: usize = 4;
-/// Bytes of the verifier's log of a refused program.
-const LOG_BYTES: usize = 64 << 10;
 
 /// The end of a halt, `include/trace/events/kvm.h` of Linux.
 const HALT: &CStr = c"kvm_vcpu_wakeup";
@@ -53,19 +45,9 @@ pub enum LoadError {
     /// KVM was not loaded when the program was to be attached.
     #[error("KVM was not loaded when Lasthop started; restart Lasthop once it is")]
     NoKvm,
-    /// This process lacks the rights.
-    #[error(
-        "loading BPF programs needs CAP_BPF and CAP_PERFMON ({0}); lasthop.service has them, and root"
-    )]
-    Rights(io::Error),
-    /// The kernel refuses the program.
-    #[error("the kernel refuses the BPF program ({error}): {why}")]
-    Refused {
-        /// The error of the system call.
-        error: io::Error,
-        /// The last line of the verifier's log.
-        why: String,
-    },
+    /// The kernel has no map or program.
+    #[error(transparent)]
+    Bpf(#[from] bpf::LoadError),
     /// Any other error of a system call.
     #[error("BPF: {0}")]
     System(#[from] io::Error),
@@ -142,7 +124,7 @@ impl Programs {
     pub fn load() -> Result<Self, LoadError> {
         // The cheapest check comes first: most processes without the right to load programs cannot
         // create maps either.
-        let map = make_map().map_err(rights)?;
+        let map = bpf::load::memory(SIZE as u32)?;
         let namespace = std::fs::read_link("/proc/self/ns/pid")?;
         if namespace.as_os_str() != INITIAL {
             return Err(LoadError::Namespace);
@@ -184,11 +166,7 @@ fn count_halts(map: BorrowedFd<'_>) -> Result<OwnedFd, LoadError> {
 
 /// Loads a program for raw tracepoints.
 pub(crate) fn load_raw(code: &[Instruction]) -> Result<OwnedFd, LoadError> {
-    // Kind, instructions, pointers to them and to the license.
-    let mut attribute = Attribute::new(&[PROG_TYPE_RAW_TRACEPOINT, code.len() as u32])
-        .point(1, code)
-        .point(2, &LICENSE);
-    attribute.make(Command::ProgramLoad).map_err(rights)
+    Ok(bpf::load::program(PROG_TYPE_RAW_TRACEPOINT, code, &[])?)
 }
 
 /// Attaches such a program to a tracepoint, until the link is closed. `None`: the kernel has no
@@ -203,22 +181,8 @@ pub(crate) fn attach_raw(
     match attribute.make(Command::RawTracepointOpen) {
         Ok(link) => Ok(Some(link)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(rights(error)),
+        Err(error) => Err(bpf::LoadError::from(error).into()),
     }
-}
-
-pub(crate) fn rights(error: io::Error) -> LoadError {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => LoadError::Rights(error),
-        _ => LoadError::System(error),
-    }
-}
-
-/// Creates a map with one value that has everything, so that programs reach it by its address.
-fn make_map() -> io::Result<OwnedFd> {
-    // Kind, bytes of a key, bytes of a value, entries, flags.
-    let mut attribute = Attribute::new(&[MAP_TYPE_ARRAY, 4, SIZE as u32, 1, MAPPABLE]);
-    attribute.make(Command::MapCreate)
 }
 
 /// Creates a small ring buffer for records: a woken thread consumes all.
@@ -231,45 +195,11 @@ fn make_ring() -> io::Result<OwnedFd> {
 
 /// Attaches a program to a tracepoint, until the link is closed.
 fn attach(tracepoint: Id, code: &[Instruction]) -> Result<OwnedFd, LoadError> {
-    let program = load(tracepoint, code, &mut []);
-    let program = program.map_err(|error| refused(tracepoint, code, error))?;
+    let fields = [
+        (ATTACH_TYPE, ATTACH_RAW_TRACEPOINT),
+        (ATTACH_TO, tracepoint),
+    ];
+    let program = bpf::load::program(PROG_TYPE_TRACING, code, &fields)?;
     let mut attribute = Attribute::new(&[0, 0, number(&program)]);
     Ok(attribute.make(Command::RawTracepointOpen)?)
-}
-
-fn load(tracepoint: Id, code: &[Instruction], log: &mut [u8]) -> io::Result<OwnedFd> {
-    // Kind, instructions, pointers to them and to the license.
-    let mut attribute = Attribute::new(&[PROG_TYPE_TRACING, code.len() as u32])
-        .point(1, code)
-        .point(2, &LICENSE)
-        .number(ATTACH_TYPE, ATTACH_RAW_TRACEPOINT)
-        .number(ATTACH_TO, tracepoint);
-    if !log.is_empty() {
-        attribute = attribute
-            .number(LOG_LEVEL, 1)
-            .number(LOG_SIZE, log.len() as u32)
-            .point_mut(LOG, log);
-    }
-    attribute.make(Command::ProgramLoad)
-}
-
-/// Returns the reason of a refusal: loads the program once more, with a log.
-fn refused(tracepoint: Id, code: &[Instruction], error: io::Error) -> LoadError {
-    let mut log = vec![0; LOG_BYTES];
-    // Refused as before.
-    let _ = load(tracepoint, code, &mut log);
-    let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
-    let text = String::from_utf8_lossy(text);
-    // The last line counts instructions.
-    let mut lines = text
-        .lines()
-        .rev()
-        .filter(|line| !line.starts_with("processed "));
-    match lines.next() {
-        None => rights(error),
-        Some(why) => LoadError::Refused {
-            error,
-            why: why.to_owned(),
-        },
-    }
 }

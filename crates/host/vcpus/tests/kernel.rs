@@ -29,7 +29,9 @@ fn programs() -> Option<(Programs, usize, Turn)> {
     }
     match Programs::load() {
         Ok(programs) => Some((programs, last, alone)),
-        Err(error @ (LoadError::Refused { .. } | LoadError::Assembly(_))) => panic!("{error}"),
+        Err(error @ (LoadError::Bpf(bpf::LoadError::Refused { .. }) | LoadError::Assembly(_))) => {
+            panic!("{error}")
+        }
         Err(error) => {
             skipped(error);
             None

@@ -30,7 +30,7 @@ impl Programs {
     /// `None` without the rights.
     fn load() -> Option<Self> {
         let table = match TableMap::new() {
-            Err(PrefilterError::Rights(_)) => {
+            Err(PrefilterError::Load(bpf::LoadError::Rights(_))) => {
                 eprintln!("skipped: this needs CAP_BPF and CAP_PERFMON");
                 return None;
             }

@@ -63,9 +63,7 @@ impl Prefilters {
             return Err(NoPrefilterError::Load(reason.clone()));
         }
         Prefilter::load().map_err(|error| match error {
-            PrefilterError::Rights(_) | PrefilterError::System(_) => {
-                NoPrefilterError::Spares(SPARES)
-            }
+            PrefilterError::Load(_) | PrefilterError::System(_) => NoPrefilterError::Spares(SPARES),
             other => NoPrefilterError::Load(other.to_string()),
         })
     }

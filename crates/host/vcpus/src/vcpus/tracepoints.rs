@@ -25,13 +25,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use bpf::Instruction;
 use bpf::assembler::Register::{R0, R1, R2, R6};
 use bpf::assembler::{Assembler, AssemblyError, If, Width};
-use bpf::{Attribute, Command, Instruction};
 use mapping::SharedWords;
 
 use super::MOST_FOLLOWED;
-use crate::load::{LoadError, MAP_TYPE_ARRAY, MAPPABLE, attach_raw, load_raw, rights};
+use crate::load::{LoadError, attach_raw, load_raw};
 use crate::program::CURRENT;
 
 /// "LHKT".
@@ -64,8 +64,7 @@ impl Tracepoints {
     /// # Errors
     /// The reason; nothing was changed then. [`LoadError::NoKvm`] where no tracepoint exists.
     pub fn load() -> Result<Self, LoadError> {
-        let mut attribute = Attribute::new(&[MAP_TYPE_ARRAY, 4, SIZE as u32, 1, MAPPABLE]);
-        let map = attribute.make(Command::MapCreate).map_err(rights)?;
+        let map = bpf::load::memory(SIZE as u32)?;
         let program = load_raw(&program(map.as_fd())?)?;
         let mut links = Vec::new();
         for name in NAMES {
