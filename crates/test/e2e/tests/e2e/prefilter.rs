@@ -283,9 +283,19 @@ fn tags_count_and_a_prefilter_can_be_switched_off() {
             (now > before + 1000).then_some(())
         });
         turn.step("on again");
-        world
-            .lasthop
-            .ok(&["port", "set", "uplink", "--prefilter", "socket"]);
+        let set = |to| {
+            let set = ["port", "set", "uplink", "--prefilter", to];
+            world.lasthop.cli(&set)
+        };
+        assert!(set("socket").status.success());
+        world.wait_ended(20_000);
+        turn.step("one that the driver cannot have is refused, and changes nothing");
+        let refused = set("xdp");
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && error.contains("driver"),
+            "{error}"
+        );
         world.wait_ended(20_000);
     });
 }

@@ -102,7 +102,7 @@ impl Settings {
     /// Sets the prefilter, or the reason why there is none.
     pub(in crate::drivers) fn set_prefilter(
         &mut self,
-        device: Option<&mut Device>,
+        mut device: Option<&mut Device>,
         prefilter: Result<Arc<Prefilter>, NoPrefilterError>,
     ) {
         let is_same = match (&prefilter, &self.prefilter) {
@@ -110,6 +110,9 @@ impl Settings {
             _ => false,
         };
         if !is_same || self.attached != Some(Ok(())) {
+            if prefilter.is_err() {
+                self.drop_prefilter(device.as_deref_mut());
+            }
             self.prefilter = Some(prefilter);
             self.attach(device);
         }

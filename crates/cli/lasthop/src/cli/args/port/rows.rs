@@ -1,6 +1,8 @@
 //! The options of `port add` and `port set`: a row for each key of a port.
 
-use api::v1::{AllowedAddresses, AllowedWord, ForwardSpec, Iommu, Role, Secret, UplinkDriver};
+use api::v1::{
+    AllowedAddresses, AllowedWord, ForwardSpec, Iommu, PrefilterMode, Role, Secret, UplinkDriver,
+};
 use serde_json::{Value, json};
 
 use super::super::super::{limits, qos};
@@ -419,10 +421,26 @@ pub(super) const ROWS: &[Row] = &[
     .under(SECURITY),
 ];
 
+// Each word of the API has its line.
+const _: () = assert!(PREFILTERS.len() == PrefilterMode::ALL.len());
+const _: () = assert!(DRIVERS.len() == UplinkDriver::ALL.len());
+const _: () = assert!(ROLES.len() == Role::ALL.len());
+const _: () = assert!(IOMMUS.len() == Iommu::ALL.len());
+
 const PREFILTERS: &Values = &[
-    ("auto", "Where it is possible [default]"),
-    ("off", "Never"),
-    ("socket", "By a program of packet sockets"),
+    (
+        PrefilterMode::Auto.as_str(),
+        "Where it is possible [default]",
+    ),
+    (PrefilterMode::Off.as_str(), "Never"),
+    (
+        PrefilterMode::Socket.as_str(),
+        "With packet sockets, by a program of theirs",
+    ),
+    (
+        PrefilterMode::Xdp.as_str(),
+        "With AF_XDP sockets, before the kernel makes a packet of a frame",
+    ),
 ];
 
 const DRIVERS: &Values = &[
