@@ -10,8 +10,8 @@ use ipc::names::PortName;
 use super::driver::NoPrefilterError;
 use crate::record::{FdIndex, IncomingFds, OutgoingFds, PassedPrefilters, RecordError};
 
-/// Number of prefilters for ports that are added later. Each has a megabyte of the kernel's memory and
-/// four descriptors, which an upgrade needs twice.
+/// Number of prefilters for ports that are added later. Each has a megabyte of the kernel's
+/// memory and four descriptors, which an upgrade needs twice.
 const SPARES: usize = 2;
 
 /// See the module.
