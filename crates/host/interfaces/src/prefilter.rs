@@ -1,7 +1,7 @@
-//! The prefilter's table and the program that reads it, for one interface: see the crate `offload`.
+//! The prefilter's table and the programs that read it, for one interface: see the crate `offload`.
 //!
-//! All that needs bpf(2) is done when they are made, which needs `CAP_BPF` and `CAP_PERFMON`. A
-//! program is attached to packet sockets later, with no further right.
+//! Maps and programs are made together, which needs `CAP_BPF` and `CAP_PERFMON`. A program is
+//! attached to packet sockets, or to an interface with `AF_XDP` sockets, later and without them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ pub enum PrefilterError {
     System(#[from] io::Error),
 }
 
-/// A table with a loaded program for packet sockets, for one port: its interface may be opened any
+/// A table with loaded programs, for one port: its interface may be opened any
 /// number of times.
 #[derive(Debug)]
 pub struct Prefilter {

@@ -1,6 +1,6 @@
-//! Prefilters: tables with programs. Each uplink with packet sockets has one. They are made at the
-//! start, while the supervisor has the rights for it, with some for ports that are added later. A
-//! port keeps its table while its interface is opened again.
+//! Prefilters: tables with programs. Each uplink has one. They are made at the start, while the
+//! supervisor has the rights for it, with some for ports that are added later. A port keeps its
+//! table while its interface is opened again.
 
 use std::sync::Arc;
 

@@ -424,8 +424,8 @@ keys! {
     /// `cpu.weight`), 1 to 10000, relative to other drivers and to the switch, which have 100. A
     /// port with the driver `auto`, `tap` or `packet` needs `driver_process`. Default: 100.
     (cpu_weight: Option<u16>) in 1 to 10000 = None;
-    /// Whether frames from the wire that the access lists deny may end before the switch, in an
-    /// uplink's packet sockets. Default: `auto`.
+    /// Whether frames from the wire that the access lists deny may end before the switch, in
+    /// the kernel. Default: `auto`.
     (prefilter: Option<PrefilterMode>) = None;
     /// Maximum number of flows that an uplink's prefilter ends, 16 to 4096. Default: 1024.
     (prefilter_entries: Option<u16>) in 16 to 4096 = None;

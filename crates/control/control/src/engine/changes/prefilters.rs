@@ -10,7 +10,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::super::{Engine, SharedEngine, unavailable};
 
-/// Takes over the tables of uplinks that have none, and stops those without a desired prefilter.
+/// Takes over the tables of uplinks that have none, and stops those without a desired prefilter. A
+/// change may have removed the reason why there was none, so all of these are asked for again.
 ///
 /// # Errors
 /// The supervisor is gone or does not reply in time.
@@ -22,7 +23,7 @@ pub(in crate::engine) async fn follow(engine: &SharedEngine<'_>) -> Result<(), P
         prefilters.retain(now, |port| wanted.contains_key(&port));
     });
     for (port, (name, limit)) in wanted {
-        if !engine.with(|e| e.forwarding.prefilters.knows(port)) {
+        if !engine.with(|e| matches!(e.forwarding.prefilters.of(port), Some(Ok(_)))) {
             let table = engine.with(|e| e.links.supervisor.prefilter(&name));
             let table = table.await.map_err(unavailable)?;
             let seed = seed().map_err(unavailable)?;

@@ -208,3 +208,15 @@ fn a_captured_port_a_frozen_control_and_a_port_without_it_let_all_pass() {
         "another control takes over"
     );
 }
+
+#[test]
+fn a_table_that_was_refused_is_asked_for_again_with_the_next_change() {
+    let mut wire = Wire::new();
+    wire.set_mode(PrefilterMode::Off);
+    wire.world.supervisor().no_prefilter = Some("not with the driver xdp");
+    wire.set_mode(PrefilterMode::Socket);
+    assert_eq!(wire.flood(5), 0);
+    wire.world.supervisor().no_prefilter = None;
+    wire.set_mode(PrefilterMode::Auto);
+    assert!(wire.flood(5) > 0);
+}

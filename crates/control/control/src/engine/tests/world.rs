@@ -551,6 +551,8 @@ pub(super) struct Supervisor {
     pub(super) watch: Vec<(PortId, String)>,
     pub(super) ready: u32,
     pub(super) frozen: u32,
+    /// Reason why no port has a prefilter, if none can have one.
+    pub(super) no_prefilter: Option<&'static str>,
     /// Reports that control ends because the switch is gone.
     pub(super) losses: u32,
     /// Reason why there can be no table of connections.
@@ -789,12 +791,14 @@ fn run_supervisor(mut link: Link<EventToControl, ControlRequest>, supervisor: &M
                 )
             }
             ControlRequest::Drivers(PortDriverRequest::Prefilter(port)) => {
+                let refused = supervisor.no_prefilter.map(ToOwned::to_owned);
                 let table = supervisor.prefilter(&port).try_clone().unwrap();
+                let fd = refused.is_none().then_some(table);
                 let answer = PortDriverAnswer::Prefilter {
                     port: port.to_string(),
-                    table: Ok(()),
+                    table: refused.map_or(Ok(()), Err),
                 };
-                (EventToControl::Drivers(answer), Some(table))
+                (EventToControl::Drivers(answer), fd)
             }
             ControlRequest::ConnectionTable { bytes } => {
                 let made = supervisor
