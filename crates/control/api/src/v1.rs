@@ -40,8 +40,9 @@ pub use model::{
     AccessListSpec, AccessModel, Action, AddressSet, Chunk, ChunkedList, ConnectionLimit,
     ConnectionOpener, Direction, Event, EventKind, EventLevel, FieldChange, Group, GuestStates,
     Iommu, ListDifference, LogSpec, NAME_MAX, NamedElement, Otherwise, Pieces, PipeChange, Poll,
-    PortState, PortText, ProcessChange, Progress, Requester, RuleAction, RuleSpec, Secret,
-    SegmentDefault, Subject, USER_FLOWS_MAX, USER_KEPT_MAX, VcpuSource, event_text, valid_name,
+    PortState, PortText, PrefilterChange, ProcessChange, Progress, Requester, RuleAction, RuleSpec,
+    Secret, SegmentDefault, Subject, USER_FLOWS_MAX, USER_KEPT_MAX, VcpuSource, event_text,
+    valid_name,
 };
 pub use pipes::{OpenPipe, PipeEnd, PipeStatus, PipesDocument};
 pub use prefilter::{PrefilterDocument, PrefilterEntry, PrefilterStatus};

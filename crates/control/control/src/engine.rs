@@ -63,6 +63,7 @@ use ports::Ports;
 use queries::captures::Captures;
 use queries::connections;
 use queries::flow_dumps::FlowDumpQueue;
+use queries::prefilters as documents;
 use queries::rule_counts::{self, RuleCountRequests};
 use start::{AdoptedState, adopt};
 pub(crate) use start::{Start, receive_start};
@@ -527,6 +528,7 @@ impl Engine {
         wire_tables::tick(&mut self.forwarding, &self.counters, is_watched);
         let uses = self.forwarding.prefilters.take_uses();
         self.rule_counts.add(&uses, self.now());
+        documents::report_turns(self);
     }
 
     fn save(&mut self) -> io::Result<()> {

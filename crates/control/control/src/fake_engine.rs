@@ -583,6 +583,7 @@ fn traced(request: TraceRequest) -> Answer<TraceDocument> {
         receivers: Vec::new(),
     };
     let trace = Trace {
+        prefilter: None,
         frame: "a frame".to_owned(),
         filled: Vec::new(),
         steps: Vec::new(),

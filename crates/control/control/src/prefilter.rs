@@ -14,7 +14,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ipc::rules::RuleUse;
@@ -56,6 +56,8 @@ pub(crate) struct Policy<'a> {
 pub(crate) struct About {
     /// The sample that it was made for.
     pub(crate) sample: FlowKey,
+    /// The bits of the sample that decide.
+    exact: FlowMask,
     /// The rules that deny it.
     pub(crate) rules: Vec<RuleId>,
     /// Frames that these rules were counted for.
@@ -75,6 +77,15 @@ pub(crate) struct Changes {
     pub(crate) samples: u64,
 }
 
+/// Beginning or end of a time with entries, for an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// There are entries, of these rules.
+    Began(BTreeSet<RuleId>),
+    /// There are none any more. Frames of these rules have met some, in this number.
+    Ended(BTreeSet<RuleId>, u64),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Prefilter<M> {
@@ -86,6 +97,8 @@ pub(crate) struct Prefilter<M> {
     renewed: Option<Duration>,
     swept: Duration,
     uses: BTreeMap<RuleId, Counts>,
+    /// While there are entries: the rules of all since the first, and the frames before it.
+    began: Option<(BTreeSet<RuleId>, u64)>,
     pub(crate) changes: Changes,
 }
 
@@ -103,6 +116,7 @@ impl<M: Memory> Prefilter<M> {
             renewed: None,
             swept: Duration::ZERO,
             uses: BTreeMap::new(),
+            began: None,
             changes: Changes::default(),
         })
     }
@@ -151,6 +165,7 @@ impl<M: Memory> Prefilter<M> {
             self.note_uses();
             let aged = self.table.sweep(now, IDLE);
             self.changes.aged += aged.len() as u64;
+            self.consolidate(now);
         }
         let is_busy = rate >= BUSY;
         if is_busy {
@@ -211,6 +226,32 @@ impl<M: Memory> Prefilter<M> {
         (self.is_active, self.renewed, self.denied) = (false, None, None);
     }
 
+    /// Returns whether there are entries now and were none at the last call, or the reverse.
+    pub(crate) fn take_turn(&mut self) -> Option<Turn> {
+        let rules = self.table.entries().flat_map(|(_, of)| &of.about.rules);
+        let rules: BTreeSet<_> = rules.copied().collect();
+        let frames = self.total().frames;
+        match &mut self.began {
+            None if self.table.is_empty() => None,
+            None => {
+                self.began = Some((rules.clone(), frames));
+                Some(Turn::Began(rules))
+            }
+            Some((all, before)) => {
+                all.extend(rules);
+                let ended = frames.saturating_sub(*before);
+                let (all, _) = self.began.take_if(|_| self.table.is_empty())?;
+                Some(Turn::Ended(all, ended))
+            }
+        }
+    }
+
+    /// Returns the entry that a frame meets.
+    pub(crate) fn entry_of(&self, key: &FlowKey) -> Option<(&Entry<About>, Counts)> {
+        let mut entries = self.entries();
+        entries.find(|(of, _)| key.masked(&of.mask) == of.key.masked(&of.mask))
+    }
+
     /// Takes the frames that rules have denied here and were not counted for.
     pub(crate) fn take_uses(&mut self) -> Vec<RuleUse> {
         let uses = std::mem::take(&mut self.uses).into_iter();
@@ -258,6 +299,7 @@ impl<M: Memory> Prefilter<M> {
             let group = groups.entry(key).or_insert_with(|| {
                 let about = About {
                     sample,
+                    exact: found.mask,
                     rules: found.rules,
                     counted: Counts::default(),
                 };
@@ -271,6 +313,44 @@ impl<M: Memory> Prefilter<M> {
         let room = self.table.make_room(groups.len(), now);
         self.changes.aged += room.len() as u64;
         for (_, mask, about) in groups.into_values() {
+            let sample = about.sample;
+            if self.table.add(now, &sample, &mask, about).is_ok() {
+                self.changes.added += 1;
+            }
+        }
+    }
+
+    /// Chooses masks anew, by the entries, if far fewer entries do then. The first samples of a
+    /// flood may have been of few flows.
+    fn consolidate(&mut self, now: Duration) {
+        let all: Vec<About> = self
+            .table
+            .entries()
+            .map(|(_, of)| of.about.clone())
+            .collect();
+        let samples = all.iter().take(SAMPLES);
+        let samples: Vec<_> = samples.map(|about| (about.sample, about.exact)).collect();
+        let chosen = masks::choose(&samples, [], MASKS);
+        let mut wide: BTreeMap<_, (FlowMask, About)> = BTreeMap::new();
+        for about in all {
+            let Some(mask) = masks::best(&chosen, &about.exact) else {
+                return;
+            };
+            let key = (*mask.words(), *about.sample.masked(mask).words());
+            wide.entry(key).or_insert((*mask, about));
+        }
+        if wide.len() * 4 > self.table.len() * 3 {
+            return;
+        }
+        self.note_uses();
+        let stays = |of: &Entry<About>| wide.remove(&(*of.mask.words(), *of.key.words())).is_some();
+        let narrow = self.table.retain(now, stays);
+        self.changes.aged += narrow.len() as u64;
+        for (mask, about) in wide.into_values() {
+            let about = About {
+                counted: Counts::default(),
+                ..about
+            };
             let sample = about.sample;
             if self.table.add(now, &sample, &mask, about).is_ok() {
                 self.changes.added += 1;

@@ -12,6 +12,7 @@ mod offloads;
 mod packet;
 mod tap;
 mod user;
+mod wire_program;
 mod xdp;
 
 use std::io;
@@ -19,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ipc::driving::{BackEnd, Choice, DeviceSpec, PACKET_BACKLOG, XdpStart};
+use ipc::driving::{BackEnd, Choice, DeviceSpec, PACKET_BACKLOG, PrefilterBackEnd, XdpStart};
 use ipc::forwards::PermittedListen;
 use ipc::names::Namespace;
 use rustix::fs::{Mode, OFlags};
@@ -33,6 +34,8 @@ use claim::Claim;
 use interface::Control;
 pub use offloads::Offload;
 use offloads::Offloads;
+use wire_program::WireProgram;
+pub use wire_program::WireProgramParts;
 pub use xdp::XdpParts;
 
 /// An open interface.
@@ -47,6 +50,8 @@ pub struct Device {
     /// In the interface's network namespace.
     control: Control,
     xdp: Option<xdp::Xdp>,
+    /// With packet sockets: the XDP program of a prefilter.
+    wire_program: Option<WireProgram>,
     /// It is not known what can be had of the interface, because it is switched off.
     provisional: bool,
     /// None where it is not known whether others have the interface.
@@ -89,6 +94,8 @@ pub struct Parts<Fd> {
     pub control: Fd,
     /// Further parts of an interface with `AF_XDP` sockets.
     pub xdp: Option<XdpParts<Fd>>,
+    /// The XDP program of a prefilter at an interface with packet sockets.
+    pub wire_program: Option<WireProgramParts<Fd>>,
     /// The process moves the frames of a TAP device by vhost devices.
     pub by_vhost: bool,
 }
@@ -157,6 +164,7 @@ impl Device {
             by_vhost: false,
             control,
             xdp: None,
+            wire_program: None,
             provisional: false,
             claim: None,
             offloads: None,
@@ -319,27 +327,58 @@ impl Device {
         context(set, || format!("the send buffer of {}", self.interface))
     }
 
-    /// Has the interface end frames that meet an entry of a prefilter, or no longer. With `AF_XDP`
+    /// Has the interface end frames that meet an entry of a prefilter, in this place. With `AF_XDP`
     /// sockets in use, the next process has it.
     ///
     /// # Errors
     /// The system's refusal; interfaces of other kinds.
-    pub fn set_prefilter(&mut self, prefilter: Option<&Prefilter>) -> Result<(), OpenError> {
+    pub fn set_prefilter(
+        &mut self,
+        prefilter: &Prefilter,
+        at: PrefilterBackEnd,
+    ) -> Result<(), OpenError> {
+        let program = || {
+            let program = prefilter.xdp();
+            program.ok_or_else(|| OpenError::new("the kernel has loaded no XDP program"))
+        };
+        match (at, &mut self.xdp) {
+            (PrefilterBackEnd::Xdp, Some(xdp)) => xdp.set_filter(Some(program()?)),
+            (PrefilterBackEnd::Xdp, None) if self.back_end == BackEnd::Packet => {
+                if self.provisional {
+                    return Err(NotReadyError::Down(self.interface.clone()).into());
+                }
+                if self.wire_program.is_none() {
+                    let attached = WireProgram::attach(&self.interface, &self.control, program()?);
+                    self.wire_program = Some(attached?);
+                }
+                Ok(())
+            }
+            (PrefilterBackEnd::Socket, None) if self.back_end == BackEnd::Packet => {
+                let set = |queue| prefilter.attach(queue);
+                let set = self.queues.iter().try_for_each(set);
+                context(set, || format!("the prefilter of {}", self.interface))
+            }
+            _ => Err(OpenError::new(format!(
+                "not with {}",
+                self.back_end.as_str()
+            ))),
+        }
+    }
+
+    /// Has all frames pass again.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn drop_prefilter(&mut self) -> Result<(), OpenError> {
+        self.wire_program = None;
         if let Some(xdp) = &mut self.xdp {
-            let missing = || OpenError::new("the kernel has loaded no XDP program");
-            let filter = prefilter.map(|of| of.xdp().ok_or_else(missing));
-            return xdp.set_filter(filter.transpose()?);
+            return xdp.set_filter(None);
         }
         if self.back_end != BackEnd::Packet {
-            let no = |_| OpenError::new(format!("not with {}", self.back_end.as_str()));
-            return prefilter.map(no).map_or(Ok(()), Err);
+            return Ok(());
         }
-        let set = |queue| match prefilter {
-            Some(prefilter) => prefilter.attach(queue),
-            None => prefilter::detach(queue),
-        };
-        let set = self.queues.iter().try_for_each(set);
-        context(set, || format!("the prefilter of {}", self.interface))
+        let dropped = self.queues.iter().try_for_each(prefilter::detach);
+        context(dropped, || format!("the prefilter of {}", self.interface))
     }
 
     /// Returns whether the next process has a prefilter that is desired, and the present one not.
@@ -497,7 +536,8 @@ impl Device {
                 .map(|queue| pass(queue.as_fd()))
                 .collect(),
             control: pass(self.control.as_fd()),
-            xdp: self.xdp.as_ref().map(|xdp| xdp.parts(pass)),
+            xdp: self.xdp.as_ref().map(|xdp| xdp.parts(&mut pass)),
+            wire_program: self.wire_program.as_ref().map(|of| of.parts(&mut pass)),
             by_vhost: self.by_vhost,
         }
     }
@@ -515,7 +555,11 @@ impl Device {
             queues: queues.collect::<Result<_, _>>()?,
             control: Control(take(parts.control)?),
             xdp: match parts.xdp {
-                Some(xdp) => Some(xdp::Xdp::of(&parts.interface, xdp, take)?),
+                Some(xdp) => Some(xdp::Xdp::of(&parts.interface, xdp, &mut take)?),
+                None => None,
+            },
+            wire_program: match parts.wire_program {
+                Some(of) => Some(WireProgram::of(&parts.interface, of, &mut take)?),
                 None => None,
             },
             interface: parts.interface,
@@ -543,6 +587,12 @@ pub enum NotReadyError {
     /// It is switched off.
     #[error("interface {0} is down")]
     Down(String),
+}
+
+impl From<NotReadyError> for OpenError {
+    fn from(error: NotReadyError) -> Self {
+        Self::new(error.to_string())
+    }
 }
 
 /// Opens `count` vhost devices.

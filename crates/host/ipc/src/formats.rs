@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The record by which a supervisor takes over from another.
-pub const SUPERVISOR: u32 = 22;
+pub const SUPERVISOR: u32 = 23;
 /// Messages of a supervisor and the processes that the one before it has started:
 /// [`supervision`](crate::supervision) and [`driving`](crate::driving).
 pub const SUPERVISION: u32 = 20;

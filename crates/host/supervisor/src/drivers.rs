@@ -154,7 +154,7 @@ impl Drivers {
             let (settings, device) = driver.settings();
             let fits = Settings::fit_prefilter(device.as_deref(), choice);
             let prefilter = fits.and_then(|()| self.prefilters.assign(&name));
-            settings.set_prefilter(device, prefilter);
+            settings.set_prefilter(device, prefilter, choice);
         }
     }
 

@@ -252,6 +252,19 @@ pub enum EventKind {
         /// Its value, in connections.
         limit: u32,
     },
+    /// Frames of an uplink that the policy denies have begun to end before the switch, or none do
+    /// any more.
+    Prefilter {
+        /// The port.
+        port: String,
+        /// `began` or `ended`.
+        state: PrefilterChange,
+        /// The rules that deny the frames, each as its list and its name. Without a rule it is the
+        /// default of the segment.
+        rules: Vec<String>,
+        /// Number of frames that have ended, of all rules.
+        frames: Option<u64>,
+    },
     /// A capture of a port's frames has started or ended.
     Capture {
         /// The requester.
@@ -322,7 +335,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds that a filter may name.
-    pub const NAMES: [&str; 14] = [
+    pub const NAMES: [&str; 15] = [
         "port",
         "pipe",
         "mac_moved",
@@ -333,6 +346,7 @@ impl EventKind {
         "flows_purged",
         "connections_flushed",
         "connections_full",
+        "prefilter",
         "capture",
         "process",
         "reload",
@@ -353,6 +367,7 @@ impl EventKind {
             Self::FlowsPurged { .. } => "flows_purged",
             Self::ConnectionsFlushed { .. } => "connections_flushed",
             Self::ConnectionsFull { .. } => "connections_full",
+            Self::Prefilter { .. } => "prefilter",
             Self::Capture { .. } => "capture",
             Self::Process { .. } => "process",
             Self::Reload { .. } => "reload",
@@ -369,6 +384,7 @@ impl EventKind {
             Self::Port { port, .. }
             | Self::AddressBound { port, .. }
             | Self::ConnectionsFull { port, .. }
+            | Self::Prefilter { port, .. }
             | Self::Capture { port, .. } => vec![port],
             Self::Pipe { pipe, .. } => vec![pipe],
             Self::MacMoved { from, to, .. } => vec![from, to],
@@ -421,6 +437,10 @@ impl EventKind {
             }
             | Self::Upgrade {
                 progress: Progress::Refused,
+                ..
+            }
+            | Self::Prefilter {
+                state: PrefilterChange::Began,
                 ..
             }
             | Self::MacFlapping { .. }
@@ -503,6 +523,17 @@ words! {
         Connected = "connected",
         /// Its connection has ended.
         Disconnected = "disconnected",
+    }
+}
+
+words! {
+    /// Changes of an uplink's prefilter.
+    #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+    pub enum PrefilterChange {
+        /// Its table has entries.
+        Began = "began",
+        /// It has none any more.
+        Ended = "ended",
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::{
-    Action, ConnectionLimit, ConnectionOpener, EventKind, FieldChange, ProcessChange, Progress,
-    Requester,
+    Action, ConnectionLimit, ConnectionOpener, EventKind, FieldChange, PrefilterChange,
+    ProcessChange, Progress, Requester,
 };
 
 /// Most characters of the differences in one line.
@@ -96,6 +96,12 @@ pub fn message(what: &EventKind) -> String {
             bound,
             limit,
         } => full(port, *opener, *bound, *limit),
+        EventKind::Prefilter {
+            port,
+            state,
+            rules,
+            frames,
+        } => prefiltered(port, *state, rules, *frames),
         EventKind::Capture {
             port,
             number,
@@ -169,6 +175,27 @@ fn full(port: &str, opener: ConnectionOpener, bound: ConnectionLimit, limit: u32
         _ => format!("{limit}, its share of the table"),
     };
     format!("connections {opened} port {port} have reached {limit}")
+}
+
+fn prefiltered(
+    port: &str,
+    state: PrefilterChange,
+    rules: &[String],
+    frames: Option<u64>,
+) -> String {
+    let rules = match rules {
+        [] => String::new(),
+        rules => format!(" ({})", rules.join(" ")),
+    };
+    match (state, frames) {
+        (PrefilterChange::Began, _) => {
+            format!("denied frames of port {port} end at the wire{rules}")
+        }
+        (PrefilterChange::Ended, frames) => format!(
+            "no denied frames of port {port} end at the wire any more{rules}; {}",
+            several(frames.unwrap_or(0), "frame", "frames")
+        ),
+    }
 }
 
 fn bound(port: &str, mac: Option<&str>, addresses: &[String]) -> String {

@@ -24,7 +24,7 @@ pub use access::{
 pub use chunked_list::{Chunk, ChunkedList, ListDifference, NamedElement};
 pub use event::{
     Action, ConnectionLimit, ConnectionOpener, Event, EventKind, EventLevel, FieldChange,
-    PipeChange, PortState, ProcessChange, Progress, Requester, Subject,
+    PipeChange, PortState, PrefilterChange, ProcessChange, Progress, Requester, Subject,
 };
 pub use limits::{USER_FLOWS_MAX, USER_KEPT_MAX};
 pub use names::{NAME_MAX, valid_name};

@@ -20,7 +20,7 @@ mod table;
 mod tests;
 
 pub use page::{Counts, MaskId, Memory, Page, Slot, destination, hash};
-pub use reader::Hit;
+pub use reader::{Hit, is_plain};
 pub use table::{AddError, Entry, NoTableError, REST, Table, create};
 
 /// The object with the programs, compiled from `programs/prefilter.c`.

@@ -1,6 +1,7 @@
 //! The look-up, as the kernel's programs make it: the oracle for these.
 
-use wire::FlowKey;
+use wire::packet::{Fragment, ParsedHeaders};
+use wire::{EtherType, FlowKey};
 
 use crate::layout::{ACTIVE_AT, DROP, LEASE_AT};
 use crate::page::{MaskId, Memory, Page, Slot, destination, hash};
@@ -58,4 +59,18 @@ impl<M: Memory> Page<M> {
 /// Returns what an entry is: its mask, its action, the upper half of its hash.
 pub(crate) const fn entry_word(mask: MaskId, hash: u64) -> u64 {
     mask.number() as u64 | (DROP as u64) << 8 | hash & !0xffff_ffff
+}
+
+/// Returns whether a frame can meet an entry: one of IPv4 without options or IPv6 without extension
+/// headers, no fragment, with a whole TCP, UDP or ICMP header.
+#[must_use]
+pub fn is_plain(frame: &ParsedHeaders) -> bool {
+    let (ip_len, icmp) = match frame.ethertype {
+        EtherType::IPV4 => (20, 1),
+        EtherType::IPV6 => (40, 58),
+        _ => return false,
+    };
+    frame.l4_offset == Some(frame.l3_offset + ip_len)
+        && frame.fragment == Fragment::No
+        && [6, 17, icmp].contains(&frame.l4_proto)
 }

@@ -206,7 +206,11 @@ fn format_trace(trace: &Trace, number: Option<u64>) -> String {
     lines.extend(limits.map(|limit| ("limit", limit.text.clone())));
     let mirrors = trace.mirrors.iter();
     lines.extend(mirrors.map(|mirror| ("mirror", mirror.text.clone())));
-    if trace.flows.is_empty() {
+    if let Some(entry) = &trace.prefilter {
+        let (frames, age) = (count(entry.frames), ago(entry.age_ms));
+        let text = format!("such frames end at the wire: {frames} in {age}, by an entry for");
+        lines.extend([("prefilter", text), ("", entry.matches.clone())]);
+    } else if trace.flows.is_empty() {
         let none = "not cached: the first such frame causes an upcall";
         lines.push(("flow", none.to_owned()));
     }
@@ -233,10 +237,11 @@ fn format_trace(trace: &Trace, number: Option<u64>) -> String {
     facts(&lines)
 }
 
-fn ago(ms: u32) -> String {
+fn ago(ms: impl Into<u64>) -> String {
+    let ms = ms.into();
     match ms {
         0..1000 => format!("{ms} ms"),
-        _ => units::duration(Duration::from_millis(ms.into()).as_secs()),
+        _ => units::duration(Duration::from_millis(ms).as_secs()),
     }
 }
 
@@ -280,6 +285,7 @@ mod tests {
             port: None,
         };
         Trace {
+            prefilter: None,
             frame: "ether 52:54:00:00:00:01 > 52:54:00:00:00:02 icmp 10.0.0.1 > 10.0.0.2, 42 bytes"
                 .to_owned(),
             filled: vec!["destination 52:54:00:00:00:02: seen with 10.0.0.2 5 s ago".to_owned()],

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::v1::words::words;
 
-use super::{FlowEntry, MirrorDirection, PortState};
+use super::{FlowEntry, MirrorDirection, PortState, PrefilterEntry};
 
 objects!(TraceRequest, TraceFrame);
 
@@ -67,6 +67,9 @@ pub struct Trace {
     /// Limits that count the frame. Whether it exceeds one depends on the other traffic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<TraceLimit>,
+    /// The entry of the uplink's prefilter that such frames meet: they end before the switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefilter: Option<PrefilterEntry>,
     /// Mirrors that copy the frame.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<TraceMirror>,

@@ -174,16 +174,19 @@ fn process(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 /// Checks that the requested prefilter is possible with the driver.
 fn prefilter(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     let (driver, mode) = (port.driver.unwrap_or_default(), prefilter_of(port));
-    let needed = match mode {
-        PrefilterMode::Auto | PrefilterMode::Off => return Ok(()),
-        PrefilterMode::Socket => UplinkDriver::Packet,
-        PrefilterMode::Xdp => UplinkDriver::Xdp,
+    let (possible, words) = match (mode, driver) {
+        (PrefilterMode::Auto | PrefilterMode::Off, _) | (_, UplinkDriver::Auto) => return Ok(()),
+        (PrefilterMode::Socket, _) => (&[UplinkDriver::Packet][..], r#""auto" or "packet""#),
+        (PrefilterMode::Xdp, _) => (
+            &[UplinkDriver::Packet, UplinkDriver::Xdp][..],
+            r#""auto", "packet" or "xdp""#,
+        ),
     };
-    if driver == UplinkDriver::Auto || driver == needed {
+    if possible.contains(&driver) {
         return Ok(());
     }
-    let (driver, other) = (driver.as_str(), needed.as_str());
-    let expected = format!("driver \"auto\" or \"{other}\" in place of \"{driver}\"");
+    let driver = driver.as_str();
+    let expected = format!("driver {words} in place of \"{driver}\"");
     Err(At(place, "prefilter").wrong(expected, quoted(mode.as_str())))
 }
 

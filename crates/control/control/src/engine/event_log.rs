@@ -154,6 +154,13 @@ impl EventLog {
         }
     }
 
+    /// Sends an event that frames of a port can cause, unless there were too many before.
+    pub(super) fn limited(&mut self, now: Duration, port: PortId, what: EventKind) {
+        if let Some(suppressed) = self.admit(now, port) {
+            self.events.emit(what, suppressed);
+        }
+    }
+
     /// Notes that connections are well below their bounds.
     pub(super) fn no_longer_full(&mut self, (port, opener): (PortId, ConnectionOpener)) {
         self.full.remove(&(port, opener.as_str()));

@@ -242,6 +242,28 @@ fn random_sources_end_at_few_entries_where_a_network_may_send() {
 }
 
 #[test]
+fn entries_of_a_few_flows_become_few_wide_ones_in_a_flood_of_many() {
+    let mut world = World::new(usual());
+    // Close to the network that may send, so that many bits decide.
+    for n in 0..20_u32 {
+        let near = (0..64).map(|flow| frame(0x0a08_ff00 + (n + flow) % 64, 53));
+        world.interval(near.cycle().take(2000));
+    }
+    let mut random = SplitMix64(9);
+    for _ in 0..40 {
+        let flood = || {
+            let number = random.number();
+            frame(number as u32, [53, 80][(number >> 40) as usize % 2])
+        };
+        world.interval(std::iter::repeat_with(flood).take(20_000));
+    }
+    let flood = |random: &mut SplitMix64| frame(random.number() as u32, 53);
+    let ended = world.interval((0..10_000).map(|_| flood(&mut random)));
+    assert!(ended >= 9_900, "{ended}");
+    assert!(world.prefilter.len() <= 64, "{}", world.prefilter.len());
+}
+
+#[test]
 fn few_denied_frames_cause_nothing() {
     let mut world = World::new(usual());
     for _ in 0..50 {

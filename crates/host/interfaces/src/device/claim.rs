@@ -61,7 +61,8 @@ impl Claim {
     }
 }
 
-fn namespace(control: &Control) -> io::Result<OwnedFd> {
+/// Returns the network namespace of a socket.
+pub(super) fn namespace(control: &Control) -> io::Result<OwnedFd> {
     // SAFETY: the request takes nothing and makes a descriptor.
     let fd = unsafe { libc::ioctl(control.as_fd().as_raw_fd(), SIOCGSKNS) };
     outcome(fd)?;

@@ -29,6 +29,7 @@ use super::{Device, NotReadyError, OpenError, context, in_namespace};
 use crate::prefilter::{QUEUES, XdpFilter};
 use crate::umem::{COPY_HEADROOM, LONGEST, SHAPE};
 use program::Map;
+pub(super) use program::attach;
 
 /// Bytes of the Ethernet header, and of a VLAN tag in it.
 const ETHERNET: u32 = 14;
@@ -194,10 +195,11 @@ fn no_sockets(error: &io::Error) -> OpenError {
 }
 
 /// Why a program is not attached, for people.
-fn refused(error: &io::Error) -> OpenError {
+pub(super) fn refused(error: &io::Error) -> OpenError {
     OpenError::new(match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => "another XDP program is attached to it".to_owned(),
         Some(libc::EOPNOTSUPP) => "its kernel driver knows no XDP".to_owned(),
+        Some(libc::ERANGE) => "its MTU is too large for XDP".to_owned(),
         _ => format!("attaching the XDP program: {error}"),
     })
 }
@@ -312,14 +314,18 @@ fn own_namespace() -> io::Result<OwnedFd> {
 /// An interface that keeps VLAN tags in frames: stripped tags would be lost here. The setting is
 /// restored when this is dropped.
 #[derive(Debug)]
-struct Tags {
+pub(super) struct Tags {
     interface: String,
     control: Control,
     taken_off: bool,
 }
 
 impl Tags {
-    fn leave(interface: &str, control: Control) -> Result<Self, OpenError> {
+    /// Has an interface leave tags in frames.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(super) fn leave(interface: &str, control: Control) -> Result<Self, OpenError> {
         let what = || format!("interface {interface}");
         let taken_off = context(control.takes_tags_off(interface), what)?;
         if taken_off {
@@ -332,6 +338,20 @@ impl Tags {
             control,
             taken_off,
         })
+    }
+
+    /// Returns those that a supervisor before this one had changed, or not.
+    pub(super) fn of(interface: &str, control: Control, taken_off: bool) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            control,
+            taken_off,
+        }
+    }
+
+    /// Returns the socket for changes, and whether the interface took tags off.
+    pub(super) fn parts(&self) -> (BorrowedFd<'_>, bool) {
+        (self.control.as_fd(), self.taken_off)
     }
 }
 
@@ -350,6 +370,7 @@ impl Xdp {
         &'a self,
         mut pass: impl FnMut(BorrowedFd<'a>) -> Fd,
     ) -> XdpParts<Fd> {
+        let (tags, took_tags_off) = self.tags.parts();
         XdpParts {
             namespace: pass(self.namespace.as_fd()),
             index: self.index,
@@ -361,8 +382,8 @@ impl Xdp {
             link: pass(self.link.as_fd()),
             filtered: matches!(self.filter, Filter::Attached(_) | Filter::HandedOver),
             promiscuous: pass(self.promiscuous.as_fd()),
-            tags: pass(self.tags.control.as_fd()),
-            took_tags_off: self.tags.taken_off,
+            tags: pass(tags),
+            took_tags_off,
         }
     }
 
@@ -382,11 +403,7 @@ impl Xdp {
             program: take(parts.program)?,
             link: take(parts.link)?,
             promiscuous: take(parts.promiscuous)?,
-            tags: Tags {
-                interface: interface.to_owned(),
-                control: Control(take(parts.tags)?),
-                taken_off: parts.took_tags_off,
-            },
+            tags: Tags::of(interface, Control(take(parts.tags)?), parts.took_tags_off),
             next: None,
             last_start: None,
             filter: match parts.filtered {

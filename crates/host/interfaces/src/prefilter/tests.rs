@@ -13,7 +13,7 @@ use offload::{Page, Table};
 use testkit::packets::{self, Flow};
 use wire::hash::SplitMix64;
 use wire::packet::ParsedHeaders;
-use wire::{EtherType, FlowKey, FlowMask};
+use wire::{FlowKey, FlowMask};
 
 use super::{PrefilterError, TableMap, run};
 
@@ -73,21 +73,8 @@ fn key_of(frame: &[u8]) -> FlowKey {
     FlowKey::new(0, &ParsedHeaders::parse(frame, frame.len()))
 }
 
-/// Returns whether a frame is one of those that can meet an entry.
 fn is_plain(frame: &[u8]) -> bool {
-    let parsed = ParsedHeaders::parse(frame, frame.len());
-    let v6 = parsed.ethertype == EtherType::IPV6;
-    let ip_len = if v6 { 40 } else { 20 };
-    let l3 = parsed.l3_offset;
-    matches!(parsed.ethertype, EtherType::IPV4 | EtherType::IPV6)
-        && parsed.l4_offset == Some(l3 + ip_len)
-        && parsed.fragment == wire::packet::Fragment::No
-        && match parsed.l4_proto {
-            6 | 17 => true,
-            1 => !v6,
-            58 => v6,
-            _ => false,
-        }
+    offload::is_plain(&ParsedHeaders::parse(frame, frame.len()))
 }
 
 /// Pseudo-random frames with few different values: many agree in many fields.

@@ -1,4 +1,4 @@
-use interfaces::device::XdpParts;
+use interfaces::device::{WireProgramParts, XdpParts};
 use ipc::driving::{
     BackEnd, Choice, DeviceSpec, DriverKind, ForwardProtocol, Listen, UserBuffers, UserGuest,
     UserNetwork,
@@ -85,6 +85,11 @@ fn driver() -> PassedDriver {
         queues: vec![index(8), index(9)],
         control: index(15),
         xdp: Some(xdp),
+        wire_program: Some(WireProgramParts {
+            link: index(45),
+            tags: index(46),
+            took_tags_off: false,
+        }),
         by_vhost: true,
     };
     let counters = |rejected| DriverCounters {

@@ -46,8 +46,8 @@ struct World {
     near: Netns,
     lasthop: Lasthop,
     config: String,
-    // The other end of the wire is in it.
-    _host: Netns,
+    // The uplink's interface is in it.
+    host: Netns,
     folder: tempfile::TempDir,
 }
 
@@ -80,10 +80,11 @@ impl World {
             near,
             lasthop,
             config,
-            _host: host,
+            host,
             folder,
         };
-        world.wait_prefilter(if driver == "xdp" { "xdp" } else { "socket" });
+        let is_xdp = driver == "xdp" || up.contains("xdp");
+        world.wait_prefilter(if is_xdp { "xdp" } else { "socket" });
         Some(world)
     }
 
@@ -289,11 +290,11 @@ fn tags_count_and_a_prefilter_can_be_switched_off() {
         };
         assert!(set("socket").status.success());
         world.wait_ended(20_000);
-        turn.step("one that the driver cannot have is refused, and changes nothing");
-        let refused = set("xdp");
+        turn.step("one that there is not is refused, and changes nothing");
+        let refused = set("wire");
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(
-            !refused.status.success() && error.contains("driver"),
+            !refused.status.success() && error.contains("socket"),
             "{error}"
         );
         world.wait_ended(20_000);
@@ -345,4 +346,57 @@ fn an_uplink_with_xdp_has_a_prefilter_before_packets_are_made() {
     });
     let restarts = &world.lasthop.port("uplink")["driver_status"]["restarts"];
     assert_eq!(*restarts, 1, "those that the prefilter needed are none");
+}
+
+#[test]
+fn packet_sockets_have_a_prefilter_by_xdp() {
+    let turn = beside();
+    let Some(world) = World::new("packet", "prefilter = \"xdp\"\n", "", "") else {
+        return;
+    };
+    let [far, near] = sockets(&world);
+    ask(&far, &near);
+    let set = |to| ["port", "set", "uplink", "--prefilter", to];
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        scope.spawn(|| flood(&out, &stop, denied));
+        turn.step("a flood");
+        world.wait_ended(50_000);
+        ask(&far, &near);
+        for place in ["socket", "xdp"] {
+            turn.step(&format!("{place}, while frames are forwarded"));
+            world.lasthop.ok(&set(place));
+            world.wait_prefilter(place);
+            world.wait_ended(50_000);
+            ask(&far, &near);
+        }
+        turn.step("another Lasthop cannot have one there, and forwards all the same");
+        let up = uplink(
+            &world.host.path(),
+            "driver = \"packet\"\nprefilter = \"xdp\"",
+        );
+        let other = Lasthop::start(&up);
+        let status = other.wait_port("uplink", "up");
+        let reason = status["prefilter"]["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains("another XDP program"), "{status}");
+        other.stop();
+        turn.step("an upgrade: the program stays");
+        world.lasthop.ok(&["upgrade"]);
+        world.lasthop.wait_port("uplink", "up");
+        world.wait_prefilter("xdp");
+        world.wait_ended(50_000);
+        ask(&far, &near);
+        turn.step("the switch dies");
+        world.lasthop.kill_switch();
+        world.wait_ended(50_000);
+        ask(&far, &near);
+    });
+    turn.step("off: the program is gone, and another one can be attached");
+    world.lasthop.ok(&set("off"));
+    let link = world.host.ip("-details link show up0");
+    assert!(!link.contains("prog/xdp"), "{link}");
+    let settings = world.lasthop.port("uplink");
+    assert_eq!(settings["prefilter"], Value::Null);
+    ask(&far, &near);
 }

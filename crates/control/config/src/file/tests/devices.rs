@@ -183,8 +183,8 @@ fn a_prefilter_needs_a_driver_that_can_have_one() {
              found \"socket\"",
         ),
         (
-            uplink("interface = \"e\"\ndriver = \"packet\"\nprefilter = \"xdp\""),
-            "6: port.prefilter: expected driver \"auto\" or \"xdp\" in place of \"packet\", \
+            uplink("interface = \"e\"\ndriver = \"tap\"\nprefilter = \"xdp\""),
+            "6: port.prefilter: expected driver \"auto\", \"packet\" or \"xdp\" in place of \"tap\", \
              found \"xdp\"",
         ),
         (

@@ -15,7 +15,7 @@ use port::{DropReason, PortId};
 use wire::MacAddr;
 
 use super::{Forwarding, KnownAddresses};
-use crate::prefilter::{INTERVAL, Policy, Prefilter};
+use crate::prefilter::{INTERVAL, Policy, Prefilter, Turn};
 
 /// A prefilter with its table in the memory of a BPF map.
 type PortPrefilter = Prefilter<SharedWords<SIZE>>;
@@ -113,6 +113,13 @@ impl Prefilters {
     /// Returns when [`tick`] is due.
     pub(in crate::engine) const fn due(&self) -> Option<Duration> {
         self.due
+    }
+
+    /// Returns the ports whose tables have entries since the last call, or none any more.
+    pub(in crate::engine) fn take_turns(&mut self) -> Vec<(PortId, Turn)> {
+        let ports = self.ports.iter_mut();
+        let turns = ports.map(|(port, of)| Some((*port, of.as_mut().ok()?.take_turn()?)));
+        turns.flatten().collect()
     }
 
     /// Takes the frames that ended at the wire, by rule.

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use api::v1::{
-    PortKind, PortSpec, PortState, Problem, ProblemKind, TRACE_MAX, Trace, TraceDocument,
-    TraceLimit, TraceMirror, TraceOutcome, TraceRequest, TracedFlow,
+    PortKind, PortSpec, PortState, PrefilterEntry, Problem, ProblemKind, TRACE_MAX, Trace,
+    TraceDocument, TraceLimit, TraceMirror, TraceOutcome, TraceRequest, TracedFlow,
 };
 use config::desired;
 use conntrack::packet::{self, Reading};
@@ -18,7 +18,7 @@ use policy::{Decision, SegmentId, Step, explain};
 use port::PortId;
 use wire::{FlowKey, MacAddr};
 
-use super::{connections, status};
+use super::{connections, prefilters, status};
 use crate::engine::forwarding::{Directory, Forwarding};
 use crate::engine::{Engine, SharedEngine, unavailable};
 use crate::saved::SavedState;
@@ -154,6 +154,7 @@ struct Tracer<'a> {
     forwarding: &'a Forwarding,
     saved: &'a SavedState,
     mirrors: &'a [Mirror],
+    engine: &'a Engine,
 }
 
 impl<'a> Tracer<'a> {
@@ -162,6 +163,7 @@ impl<'a> Tracer<'a> {
             forwarding: &engine.forwarding,
             saved: &engine.store.saved,
             mirrors: &engine.ports.mirrors,
+            engine,
         }
     }
 
@@ -405,6 +407,7 @@ impl<'a> Tracer<'a> {
                 filled,
                 steps,
                 limits: self.limits_met(key, &names, &outcome),
+                prefilter: None,
                 mirrors: Vec::new(),
                 outcome,
                 flows,
@@ -439,6 +442,7 @@ impl<'a> Tracer<'a> {
             filled,
             steps,
             limits: self.limits_met(key, &names, &outcome),
+            prefilter: self.prefilter_entry(&traced.frame, key),
             mirrors: self.copies(&traced.frame, key, &names, &outcome),
             outcome,
             flows: flows.collect(),
@@ -452,6 +456,13 @@ impl<'a> Tracer<'a> {
         let limits = limited.map(|port| (&*port.name, &port.limits)).collect();
         let sender = names.port(PortId(key.in_port()));
         beside::limits(&sender, key.dmac(), outcome, &limits)
+    }
+
+    /// Returns the entry of the port's prefilter that the frame meets.
+    fn prefilter_entry(&self, frame: &Frame, key: &FlowKey) -> Option<PrefilterEntry> {
+        let is_plain = offload::is_plain(&frame.parse());
+        let found = is_plain.then(|| prefilters::entry_of(self.engine, PortId(key.in_port()), key));
+        found.flatten()
     }
 
     /// Returns the copies that mirrors make of a frame with this outcome.

@@ -3,7 +3,10 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use api::v1::{AccessModel, PortKind, PortSpec, PrefilterMode, UplinkDriver};
+use api::v1::{
+    AccessModel, EventKind, PortKind, PortSpec, PrefilterChange, PrefilterMode, TraceFrame,
+    TraceRequest, UplinkDriver,
+};
 use config::desired::{AccessChange, Change};
 use ipc::supervision::EventToControl;
 use mapping::SharedWords;
@@ -146,6 +149,68 @@ fn a_flood_ends_at_the_wire_and_counts_as_frames_of_the_port_and_hits_of_the_rul
     let of_entries: u64 = document.entries.iter().map(|entry| entry.frames).sum();
     assert_eq!(of_entries, prefilter.frames);
     assert!(prefilters::document(&wire.engine, "vm9").is_err());
+}
+
+fn traced(wire: &mut Wire, frame: &[u8]) -> api::v1::Trace {
+    let headers = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    let request = TraceRequest {
+        port: "up".to_owned(),
+        expression: None,
+        frames: vec![TraceFrame {
+            headers,
+            length: None,
+        }],
+    };
+    wire.engine.trace(&request).unwrap().traces.remove(0)
+}
+
+#[test]
+fn events_report_that_frames_end_at_the_wire_and_traces_name_the_entry() {
+    let mut wire = Wire::new();
+    let flow = testkit::packets::Flow {
+        dst_mac: [2, 0, 0, 0, 0, 1],
+        ..testkit::packets::Flow::v4(9, 8)
+    };
+    let packet = testkit::packets::udp(&flow, &[0; 18]);
+    assert_eq!(traced(&mut wire, &packet).prefilter, None);
+    assert_eq!(wire.flood(4), 500);
+    let trace = traced(&mut wire, &packet);
+    let entry = trace.prefilter.expect("an entry");
+    assert_eq!(entry.rules, ["in/all"]);
+    assert_eq!(trace.outcome.reason.as_deref(), Some("acl-denied"));
+    // A fragment of the same flow reaches the switch.
+    let mut fragment = packet;
+    fragment[20] |= 0x20;
+    assert_eq!(traced(&mut wire, &fragment).prefilter, None);
+    let turns = |wire: &Wire| {
+        let all = wire.engine.events().kept().into_iter();
+        let all = all.map(|event| event.what);
+        let all = all.filter(|what| what.name() == "prefilter");
+        all.collect::<Vec<_>>()
+    };
+    let began = EventKind::Prefilter {
+        port: "up".to_owned(),
+        state: PrefilterChange::Began,
+        rules: vec!["in/all".to_owned()],
+        frames: None,
+    };
+    assert_eq!(turns(&wire), std::slice::from_ref(&began));
+    assert_eq!(
+        api::v1::event_text::message(&began),
+        "denied frames of port up end at the wire (in/all)"
+    );
+    let frames = wire.engine.forwarding.prefilters.total(UP).frames;
+    for _ in 0..150 {
+        wire.world.pass(Duration::from_millis(100));
+        wire.engine.tick_prefilters();
+    }
+    let [_, ended] = &turns(&wire)[..] else {
+        panic!("{:?}", turns(&wire))
+    };
+    assert_eq!(
+        api::v1::event_text::message(ended),
+        format!("no denied frames of port up end at the wire any more (in/all); {frames} frames")
+    );
 }
 
 #[test]

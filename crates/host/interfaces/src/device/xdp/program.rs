@@ -72,7 +72,7 @@ impl Map {
 
 /// Attaches a program to an interface of this thread's network namespace; it is detached with the
 /// last descriptor.
-pub(super) fn attach(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
+pub(in crate::device) fn attach(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
     let mut attribute = Attribute::new(&[number(program), index, ATTACH_XDP, DRIVER_MODE]);
     attribute.make(Command::LinkCreate)
 }

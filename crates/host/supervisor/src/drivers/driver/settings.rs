@@ -34,11 +34,13 @@ pub(in crate::drivers) enum NoPrefilterError {
     System(String),
 }
 
-/// Returns the place where frames can end, with a way of moving them.
-const fn prefilter_of(of: BackEnd) -> Option<PrefilterBackEnd> {
-    match of {
-        BackEnd::Packet => Some(PrefilterBackEnd::Socket),
-        BackEnd::Xdp { .. } => Some(PrefilterBackEnd::Xdp),
+/// Returns the place where frames end with this choice, if the interface moves them this way.
+const fn place_of(of: BackEnd, choice: PrefilterChoice) -> Option<PrefilterBackEnd> {
+    use PrefilterBackEnd::{Socket, Xdp};
+    match (of, choice) {
+        (BackEnd::Packet, PrefilterChoice::Auto | PrefilterChoice::Only(Socket)) => Some(Socket),
+        (BackEnd::Packet, PrefilterChoice::Only(Xdp)) => Some(Xdp),
+        (BackEnd::Xdp { .. }, PrefilterChoice::Auto | PrefilterChoice::Only(Xdp)) => Some(Xdp),
         _ => None,
     }
 }
@@ -50,8 +52,9 @@ pub(in crate::drivers) struct Settings {
     room: Option<u64>,
     /// `None`: not desired.
     prefilter: Option<Result<Arc<Prefilter>, NoPrefilterError>>,
-    /// The interface has it, or the reason why not.
-    attached: Option<Result<(), NoPrefilterError>>,
+    choice: PrefilterChoice,
+    /// The place where frames end, or the reason why they do not.
+    attached: Option<Result<PrefilterBackEnd, NoPrefilterError>>,
 }
 
 impl Settings {
@@ -90,32 +93,33 @@ impl Settings {
         let Some(of) = device.map(Device::back_end) else {
             return Ok(());
         };
-        let possible = prefilter_of(of).ok_or(NoPrefilterError::BackEnd(of.as_str()))?;
-        match choice {
-            PrefilterChoice::Only(only) if only != possible => {
-                Err(NoPrefilterError::BackEnd(of.as_str()))
-            }
-            _ => Ok(()),
-        }
+        let place = place_of(of, choice);
+        place
+            .map(drop)
+            .ok_or(NoPrefilterError::BackEnd(of.as_str()))
     }
 
-    /// Sets the prefilter, or the reason why there is none.
+    /// Sets the prefilter with its place, or the reason why there is none.
     pub(in crate::drivers) fn set_prefilter(
         &mut self,
         mut device: Option<&mut Device>,
         prefilter: Result<Arc<Prefilter>, NoPrefilterError>,
+        choice: PrefilterChoice,
     ) {
         let is_same = match (&prefilter, &self.prefilter) {
             (Ok(new), Some(Ok(old))) => Arc::ptr_eq(new, old),
             _ => false,
         };
-        if !is_same || self.attached != Some(Ok(())) {
-            if prefilter.is_err() {
-                self.drop_prefilter(device.as_deref_mut());
-            }
-            self.prefilter = Some(prefilter);
-            self.attach(device);
+        let place = |choice| place_of(device.as_ref()?.back_end(), choice);
+        let is_moved = place(choice) != place(self.choice);
+        if is_same && !is_moved && matches!(self.attached, Some(Ok(_))) {
+            return;
         }
+        if prefilter.is_err() || is_moved {
+            self.drop_prefilter(device.as_deref_mut());
+        }
+        (self.prefilter, self.choice) = (Some(prefilter), choice);
+        self.attach(device);
     }
 
     fn attach(&mut self, device: Option<&mut Device>) {
@@ -125,8 +129,11 @@ impl Settings {
         };
         let device = device.ok_or(NoPrefilterError::Closed);
         self.attached = Some(device.and_then(|device| {
-            let set = device.set_prefilter(Some(prefilter));
-            set.map_err(|error| NoPrefilterError::System(error.to_string()))
+            let of = device.back_end();
+            let place = place_of(of, self.choice).ok_or(NoPrefilterError::BackEnd(of.as_str()))?;
+            let set = device.set_prefilter(prefilter, place);
+            set.map_err(|error| NoPrefilterError::System(error.to_string()))?;
+            Ok(place)
         }));
     }
 
@@ -134,8 +141,8 @@ impl Settings {
     pub(in crate::drivers) fn drop_prefilter(&mut self, device: Option<&mut Device>) {
         self.prefilter = None;
         let attached = self.attached.take();
-        if let (Some(Ok(())), Some(device)) = (attached, device)
-            && let Err(error) = device.set_prefilter(None)
+        if let (Some(Ok(_)), Some(device)) = (attached, device)
+            && let Err(error) = device.drop_prefilter()
         {
             tracing::warn!("{error}");
         }
@@ -159,14 +166,13 @@ impl Settings {
         device: Option<&Device>,
     ) -> Option<Result<PrefilterBackEnd, &NoPrefilterError>> {
         let prefilter = self.prefilter.as_ref()?;
-        let back_end = device.and_then(|device| prefilter_of(device.back_end()));
         let attached = match (prefilter, &self.attached) {
             (Err(error), _) | (_, Some(Err(error))) => Err(error),
-            (Ok(_), Some(Ok(()))) if device.is_some_and(Device::awaits_prefilter) => {
+            (Ok(_), Some(Ok(_))) if device.is_some_and(Device::awaits_prefilter) => {
                 Err(&NoPrefilterError::Later)
             }
-            (Ok(_), Some(Ok(()))) => back_end.ok_or(&NoPrefilterError::Closed),
-            (Ok(_), None) => Err(&NoPrefilterError::Closed),
+            (Ok(_), Some(Ok(place))) if device.is_some() => Ok(*place),
+            (Ok(_), _) => Err(&NoPrefilterError::Closed),
         };
         Some(attached)
     }

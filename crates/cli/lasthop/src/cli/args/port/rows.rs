@@ -439,7 +439,7 @@ const PREFILTERS: &Values = &[
     ),
     (
         PrefilterMode::Xdp.as_str(),
-        "With AF_XDP sockets, before the kernel makes a packet of a frame",
+        "By an XDP program, before the kernel makes a packet of a frame",
     ),
 ];
 
