@@ -1,16 +1,15 @@
-//! eBPF: programs compiled from C (`object`) and small ones without a compiler ([`assembler`]),
-//! the kernel's information on its own types ([`btf`]), and the system call that loads them
-//! ([`Attribute`], [`mod@load`]).
+//! eBPF: programs compiled from C ([`mod@object`]), the kernel's information on its own types
+//! ([`btf`]), and the system call that loads them ([`Attribute`], [`mod@load`]).
 //!
-//! The purpose of a program, and its maps, are up to its user.
+//! The purpose of a program, and its maps, are up to its user. Each crate with programs has their
+//! sources and objects in its folder `programs`; `scripts/bpf` compiles all of them, with
+//! `include/bpf.h`.
 
-pub mod assembler;
 mod attribute;
 pub mod btf;
 pub mod load;
-#[cfg(feature = "objects")]
 pub mod object;
 
-pub use assembler::Instruction;
 pub use attribute::{Attribute, Command, LICENSE, number};
 pub use load::LoadError;
+pub use object::Instruction;

@@ -80,6 +80,8 @@ pub(crate) const SINCE_BELOW: u64 = (1 << 14) - 1;
 pub(crate) const HOW: u64 = 3;
 
 const _: () = assert!(SIZE.is_multiple_of(4096) && BUCKETS.is_power_of_two());
+const _: () = assert!(LINE.is_power_of_two() && BLOCKED_AT + 8 <= LINE);
+const _: () = assert!(POLLED_ONCE < POLLED_OFTEN && POLLED_OFTEN < POLLED_MOST);
 const _: () = assert!(((CORES - 1) << CORE_SHIFT) as u64 <= SINCE_BELOW);
 
 /// Index of a thread's state.

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bpf::assembler::AssemblyError;
 use bpf::btf::{Btf, BtfError, Id};
+use bpf::object::ObjectError;
 use bpf::{Attribute, Command, Instruction, number};
 
 use crate::Table;
@@ -39,9 +39,9 @@ pub enum LoadError {
     /// The kernel's type information does not fit.
     #[error(transparent)]
     Types(#[from] BtfError),
-    /// A mistake in the programs.
+    /// A mistake in the object.
     #[error("the program: {0}")]
-    Assembly(#[from] AssemblyError),
+    Object(#[from] ObjectError),
     /// KVM was not loaded when the program was to be attached.
     #[error("KVM was not loaded when Lasthop started; restart Lasthop once it is")]
     NoKvm,
@@ -186,7 +186,7 @@ pub(crate) fn attach_raw(
 }
 
 /// Creates a small ring buffer for records: a woken thread consumes all.
-fn make_ring() -> io::Result<OwnedFd> {
+pub(crate) fn make_ring() -> io::Result<OwnedFd> {
     // Kind, bytes of a key, bytes of a value, bytes of the ring: whole pages.
     let bytes = rustix::param::page_size() as u32;
     let mut attribute = Attribute::new(&[MAP_TYPE_RING, 0, 0, bytes]);
@@ -194,7 +194,7 @@ fn make_ring() -> io::Result<OwnedFd> {
 }
 
 /// Attaches a program to a tracepoint, until the link is closed.
-fn attach(tracepoint: Id, code: &[Instruction]) -> Result<OwnedFd, LoadError> {
+pub(crate) fn attach(tracepoint: Id, code: &[Instruction]) -> Result<OwnedFd, LoadError> {
     let fields = [
         (ATTACH_TYPE, ATTACH_RAW_TRACEPOINT),
         (ATTACH_TO, tracepoint),

@@ -29,7 +29,7 @@ fn programs() -> Option<(Programs, usize, Turn)> {
     }
     match Programs::load() {
         Ok(programs) => Some((programs, last, alone)),
-        Err(error @ (LoadError::Bpf(bpf::LoadError::Refused { .. }) | LoadError::Assembly(_))) => {
+        Err(error @ (LoadError::Bpf(bpf::LoadError::Refused { .. }) | LoadError::Object(_))) => {
             panic!("{error}")
         }
         Err(error) => {

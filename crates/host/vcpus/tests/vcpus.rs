@@ -86,7 +86,7 @@ fn tracepoints_show_exactly_the_vcpus_and_only_while_armed() {
     };
     let tracepoints = match Tracepoints::load() {
         Ok(tracepoints) => tracepoints,
-        Err(error @ LoadError::Assembly(_)) => panic!("{error}"),
+        Err(error @ LoadError::Object(_)) => panic!("{error}"),
         Err(error) => return skipped(error),
     };
     let own = std::process::id();

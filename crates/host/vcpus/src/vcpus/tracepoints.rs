@@ -5,11 +5,11 @@
 //!     if armed: seen[thread id, lower bits] = process id, thread id
 //! ```
 //!
-//! One BPF program is attached to all three, because not each occurs on each host: `kvm_entry` is
-//! missing where KVM is emulated in software, the others do not occur for a vCPU that never halts.
-//! The program is disarmed as long as all VMMs are known, and then costs a load and a branch (and
-//! the call of the program) at each of these events. [`Tracepoints::seen`] maps the threads to
-//! their VMM by its process id.
+//! One BPF program (`programs/seen.c`) is attached to all three, because not each occurs on each
+//! host: `kvm_entry` is missing where KVM is emulated in software, the others do not occur for a
+//! vCPU that never halts. The program is disarmed as long as all VMMs are known, and then costs a
+//! load and a branch (and the call of the program) at each of these events. [`Tracepoints::seen`]
+//! maps the threads to their VMM by its process id.
 //!
 //! ```text
 //! 0        magic, version (u32 each)
@@ -25,27 +25,27 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use bpf::Instruction;
-use bpf::assembler::Register::{R0, R1, R2, R6};
-use bpf::assembler::{Assembler, AssemblyError, If, Width};
+use bpf::object;
 use mapping::SharedWords;
 
 use super::MOST_FOLLOWED;
 use crate::load::{LoadError, attach_raw, load_raw};
-use crate::program::CURRENT;
+
+/// The object with the program.
+const OBJECT: &[u8] = include_bytes!("../../programs/seen.o");
 
 /// "LHKT".
 const MAGIC: u32 = u32::from_le_bytes(*b"LHKT");
 /// Of this layout.
 const VERSION: u32 = 1;
 /// Offset of the word that arms the program.
-const ARMED_AT: usize = 64;
+pub(crate) const ARMED_AT: usize = 64;
 /// Offset of the entries.
-const SEEN_AT: usize = 128;
+pub(crate) const SEEN_AT: usize = 128;
 /// Number of entries; a power of two.
-const SEEN: usize = 8192;
+pub(crate) const SEEN: usize = 8192;
 /// Bytes of the memory, in whole pages.
-const SIZE: usize = (SEEN_AT + SEEN * 8).next_multiple_of(4096);
+pub(crate) const SIZE: usize = (SEEN_AT + SEEN * 8).next_multiple_of(4096);
 
 /// The tracepoints, `include/trace/events/kvm.h` and `arch/x86/kvm/trace.h` of Linux.
 const NAMES: [&CStr; 3] = [c"kvm_entry", c"kvm_vcpu_wakeup", c"kvm_userspace_exit"];
@@ -65,7 +65,8 @@ impl Tracepoints {
     /// The reason; nothing was changed then. [`LoadError::NoKvm`] where no tracepoint exists.
     pub fn load() -> Result<Self, LoadError> {
         let map = bpf::load::memory(SIZE as u32)?;
-        let program = load_raw(&program(map.as_fd())?)?;
+        let maps = [(".bss.seen", map.as_fd())];
+        let program = load_raw(&object::program(OBJECT, "at_entry", &maps)?)?;
         let mut links = Vec::new();
         for name in NAMES {
             links.extend(attach_raw(&program, name)?);
@@ -127,21 +128,6 @@ impl Tracepoints {
         }
         seen
     }
-}
-
-/// Assembles the program.
-fn program(map: BorrowedFd<'_>) -> Result<Vec<Instruction>, AssemblyError> {
-    let mut a = Assembler::default();
-    let end = a.label();
-    a.map_value(R6, map, ARMED_AT as u32);
-    a.load(Width::Word, R1, R6, 0);
-    a.jump_if(R1, If::Equal, 0, end);
-    a.call(CURRENT);
-    a.set(R1, R0).and(R1, SEEN as i32 - 1).shift_left(R1, 3);
-    a.map_value(R2, map, SEEN_AT as u32).add(R2, R1);
-    a.store(Width::Double, R2, 0, R0);
-    a.place(end).set(R0, 0).exit();
-    a.finish()
 }
 
 const _: () = assert!(SEEN.is_power_of_two() && SEEN_AT.is_multiple_of(8));

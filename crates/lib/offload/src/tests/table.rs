@@ -302,17 +302,6 @@ fn the_programs_have_the_same_layout() {
     }
 }
 
-/// In `make test-long`, which installs the compiler.
-#[test]
-fn the_object_is_that_of_the_source() {
-    if std::env::var_os("LASTHOP_LONG").is_none_or(|value| value != "1") {
-        return;
-    }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/bpf");
-    let status = std::process::Command::new(script).arg("--check").status();
-    assert!(status.unwrap().success());
-}
-
 proptest! {
     /// A page of garbage misleads a reader, and no more.
     #[test]

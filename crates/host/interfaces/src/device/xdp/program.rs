@@ -1,6 +1,5 @@
 //! The XDP program: each frame is redirected to the `AF_XDP` socket of its receive queue, and
-//! passed to the host if there is none. It has six instructions, so that bpf(2) alone suffices to
-//! load it.
+//! passed to the host if there is none (`programs/redirect.c`).
 //!
 //! It is attached by a link (`BPF_LINK_CREATE`), so that it is detached with the last descriptor of
 //! it, however the process ends, and replaces no other program: if another one is attached, the
@@ -9,8 +8,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bpf::assembler::{Assembler, Register, Width};
+use bpf::object::{self, ObjectError};
 use bpf::{Attribute, Command, Instruction, LICENSE, number};
+
+/// The object with the program.
+const OBJECT: &[u8] = include_bytes!("../../../programs/redirect.o");
 
 // `linux/bpf.h`.
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -19,25 +21,10 @@ const ATTACH_XDP: u32 = 37;
 /// `XDP_FLAGS_DRV_MODE` of `linux/if_link.h`: by the interface's driver, before the system makes a
 /// packet of a frame.
 const DRIVER_MODE: u32 = 1 << 2;
-/// `XDP_PASS`: to the host.
-const PASS: i32 = 2;
-/// `BPF_FUNC_redirect_map`.
-const REDIRECT_MAP: i32 = 51;
-/// Offset of the receive queue's number in `struct xdp_md`.
-const RX_QUEUE_INDEX: i16 = 16;
 
-/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS)`: the third argument is what
-/// becomes of a frame whose queue has no socket.
-fn instructions(map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
-    use Register::{R1, R2, R3};
-    let mut program = Assembler::default();
-    program
-        .load(Width::Word, R2, R1, RX_QUEUE_INDEX)
-        .map(R1, map)
-        .set(R3, PASS)
-        .call(REDIRECT_MAP)
-        .exit();
-    program.finish().map_err(io::Error::other)
+/// Returns the program.
+fn instructions(map: BorrowedFd<'_>) -> Result<Vec<Instruction>, ObjectError> {
+    object::program(OBJECT, "redirect", &[("sockets", map)])
 }
 
 /// The sockets by receive queue (`BPF_MAP_TYPE_XSKMAP`). One that is closed leaves it.
@@ -62,7 +49,7 @@ impl Map {
 
     /// Loads the program that redirects to the sockets of this map.
     pub(super) fn program(&self) -> io::Result<OwnedFd> {
-        let code = instructions(self.0.as_fd())?;
+        let code = instructions(self.0.as_fd()).map_err(io::Error::other)?;
         // Kind, instructions, pointers to them and to the license.
         let attribute = Attribute::new(&[PROG_TYPE_XDP, code.len() as u32]);
         let mut attribute = attribute.point(1, &code[..]).point(2, &LICENSE);
@@ -95,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_has_as_many_instructions_as_the_module_says() {
+    fn the_program_has_as_many_instructions_as_its_source_says() {
         let map = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(instructions(map.as_fd()).unwrap().len(), 6);
     }

@@ -11,8 +11,23 @@ typedef unsigned long long u64;
 
 #define SECTION(name) __attribute__((section(name), used))
 #define inline inline __attribute__((always_inline))
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
+/*
+ * A number that is known when the program is loaded. Its value is the address of a symbol that no
+ * file defines: the loader puts the number in its place, so that the verifier sees a constant.
+ * Without the second attribute, the compiler would know that it is not zero.
+ */
+#define CONSTANT(name) extern const char name[] __attribute__((weak))
+
+/* Has the compiler calculate a value here, and know nothing about it from here on. */
+#define KEEP(value) asm volatile("" : "+r"(value))
 
 #define BPF_MAP_TYPE_XSKMAP 17
+#define BPF_MAP_TYPE_RINGBUF 27
+
+/* Of the helper ringbuf_output: wakes the threads that wait for records. */
+#define BPF_RB_FORCE_WAKEUP 2
 
 #define XDP_DROP 1
 #define XDP_PASS 2
@@ -48,8 +63,21 @@ struct __sk_buff {
 	u32 vlan_proto;
 };
 
+static u64 (*const ktime_get_ns)(void) = (void *)5;
 static u32 (*const get_smp_processor_id)(void) = (void *)8;
+static u64 (*const get_current_pid_tgid)(void) = (void *)14;
 static long (*const redirect_map)(void *map, u64 key, u64 flags) = (void *)51;
 static long (*const skb_load_bytes_relative)(const void *context, u32 at, void *to, u32 len,
 					     u32 from) = (void *)68;
+static long (*const ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static u64 (*const ktime_get_coarse_ns)(void) = (void *)160;
+
+/*
+ * Stores before it come before loads after it, on x86-64: an atomic operation is a full barrier
+ * there. It adds nothing to the memory. The compiler would make another operation of it, which is
+ * not known before Linux 5.12.
+ */
+static inline void full_barrier(volatile u64 *memory)
+{
+	asm volatile("lock *(u64 *)(%0 + 0) += %1" : : "r"(memory), "r"(0ull) : "memory");
+}
