@@ -89,6 +89,16 @@ static inline u64 wanted(u64 vlan, u64 destination)
 	return *(const volatile u8 *)(table.bytes + WANTED_AT + place);
 }
 
+/*
+ * Returns a number below a power of two. The compiler knows the bounds of most numbers, and leaves
+ * such a step out; the verifiers of some kernels (Linux 6.1) do not know them.
+ */
+static inline u64 bounded(u64 number, u64 end)
+{
+	asm volatile("" : "+r"(number));
+	return number & (end - 1);
+}
+
 /* Returns the offset of the slot with the entry for a key by one mask, or 0. */
 static inline u64 look_up_with(const struct key *key, u64 mask, u64 seed)
 {
@@ -158,7 +168,8 @@ static inline void sample(const struct key *key, u64 shift)
 	store(CURSORS_AT + CURSOR * cpu, count);
 	if (count & ((1ull << (shift & 31)) - 1))
 		return;
-	place = SAMPLES_AT + KEY * (SAMPLES * cpu + (count >> (shift & 31) & (SAMPLES - 1)));
+	place = SAMPLES * cpu + (count >> (shift & 31) & (SAMPLES - 1));
+	place = SAMPLES_AT + KEY * bounded(place, SAMPLES * CPUS);
 	for (word = 0; word < 8; word++)
 		store(place + 8 * word, key->words[word]);
 }

@@ -17,8 +17,10 @@ use ipc::driving::{BackEnd, DeviceSpec, XdpStart};
 use mapping::Mapping;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_UMEM_PGOFF_FILL_RING,
+    XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
@@ -128,6 +130,7 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         first => (first, true),
     };
     let sockets = sockets.map_err(|error| no_sockets(&error))?;
+    check_rings(&sockets)?;
     let map = context(Map::new(pairs.into()), || "a map of sockets".to_owned())?;
     enlist(&map, &sockets)?;
     let tags = Tags::leave(name, context(Control::new(), what)?)?;
@@ -220,6 +223,35 @@ fn sockets(index: u32, pairs: u16, zero_copy: bool) -> io::Result<Sockets> {
     }
     // The system holds the pages; the mapping was only how to name them.
     Ok(Sockets { queues, memory })
+}
+
+/// Maps a ring of a bound socket, as the driver process will: some kernels (Linux 6.1) do that for
+/// unbound ones only.
+fn check_rings(sockets: &Sockets) -> Result<(), OpenError> {
+    let Some(socket) = sockets.queues.first() else {
+        return Ok(());
+    };
+    let (len, flags) = (4096, MapFlags::SHARED);
+    let at = XDP_UMEM_PGOFF_FILL_RING;
+    // SAFETY: a new mapping at an address of the system's choice aliases nothing of ours.
+    let mapped = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ,
+            flags,
+            socket,
+            at,
+        )
+    };
+    let base = mapped.map_err(|error| {
+        OpenError::new(match error {
+            Errno::BUSY => "this kernel does not map the rings of a bound AF_XDP socket".to_owned(),
+            _ => format!("the rings of an AF_XDP socket: {error}"),
+        })
+    })?;
+    // SAFETY: it is the mapping that was just made, and nothing refers to it.
+    context(unsafe { munmap(base, len) }, || "a ring".to_owned())
 }
 
 /// A socket with its four rings.

@@ -6,13 +6,15 @@
 use std::net::UdpSocket;
 
 use e2e::lasthop::Lasthop;
+use e2e::nested::{Host, Kernel, is_inside};
 use e2e::uplinks::{ask, driver_pid, tap, uplink, wire};
-use e2e::{beside, machine};
+use e2e::{beside, is_long, machine};
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::netns::{Netns, Wire};
 use testkit::packets::{self, Flow};
 use testkit::process::send as signal;
+use testkit::skip::skipped;
 use testkit::stop::Stop;
 use testkit::wait::wait_for;
 
@@ -72,7 +74,7 @@ impl World {
         let lasthop = Lasthop::start(&config);
         let status = lasthop.wait_port("uplink", "up");
         if let Some(reason) = status["prefilter"]["reason"].as_str() {
-            eprintln!("skipped: no prefilter here: {reason}");
+            skipped(format!("no prefilter here: {reason}"));
             return None;
         }
         let world = Self {
@@ -84,7 +86,9 @@ impl World {
             folder,
         };
         let is_xdp = driver == "xdp" || up.contains("xdp");
-        world.wait_prefilter(if is_xdp { "xdp" } else { "socket" });
+        if !up.contains("off") {
+            world.wait_prefilter(if is_xdp { "xdp" } else { "socket" });
+        }
         Some(world)
     }
 
@@ -399,4 +403,45 @@ fn packet_sockets_have_a_prefilter_by_xdp() {
     let settings = world.lasthop.port("uplink");
     assert_eq!(settings["prefilter"], Value::Null);
     ask(&far, &near);
+}
+
+/// Linux 6.1 has `AF_XDP` sockets that another process cannot use.
+#[test]
+fn an_uplink_with_xdp_is_served_whatever_the_kernel_has() {
+    let _turn = beside();
+    let Some(world) = World::new("xdp", "prefilter = \"off\"\n", "", "") else {
+        return;
+    };
+    let [far, near] = sockets(&world);
+    ask(&far, &near);
+    let back_end = world.lasthop.port("uplink")["driver_status"]["back_end"].clone();
+    let log = world.lasthop.log();
+    assert!(
+        back_end == "xdp (copy)" || log.contains("\"packet\" is used"),
+        "{back_end}: {log}"
+    );
+}
+
+#[test]
+fn floods_end_with_other_kernels() {
+    if is_inside() {
+        return;
+    }
+    let turn = machine();
+    for kernel in [Kernel::Debian, Kernel::Newer] {
+        if kernel == Kernel::Newer && !(is_long() && kernel.has_image()) {
+            continue;
+        }
+        turn.step("boot");
+        let mut host = Host::start(kernel, module_path!());
+        turn.step(host.run("uname -r").trim());
+        host.test("tags_count_and_a_prefilter_can_be_switched_off");
+        host.test("an_uplink_with_xdp_is_served_whatever_the_kernel_has");
+        if is_long() {
+            host.test("packet_sockets_have_a_prefilter_by_xdp");
+        }
+        if kernel == Kernel::Newer {
+            host.test("an_uplink_with_xdp_has_a_prefilter_before_packets_are_made");
+        }
+    }
 }
