@@ -9,7 +9,8 @@
 //! ```
 //!
 //! An entry covers only frames that the policy denies ([`policy::denied`]), whatever the samples
-//! are: these come from the wire, and choose nothing but what is looked at.
+//! are: these come from the wire, and choose nothing but what is looked at. One of a tracked
+//! segment leaves those alone that may be of a known connection, which the switch says.
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +20,9 @@ use std::time::Duration;
 
 use ipc::rules::RuleUse;
 use offload::layout::MASKS;
-use offload::{Counts, Entry, Memory, NoTableError, Slot, Table, masks};
+use offload::{Action, Counts, Entry, Memory, NoTableError, Slot, Table, masks};
 use policy::acl::RuleId;
-use policy::{Lookup, NamedMacs, Program, denied};
+use policy::{Denial, Lookup, NamedMacs, Program, denied};
 use port::PortId;
 use wire::{FlowKey, FlowMask, MacAddr};
 
@@ -207,7 +208,9 @@ impl<M: Memory> Prefilter<M> {
                 policy.named,
             );
             found.is_some_and(|found| {
-                entry.mask.covers(&found.mask) && entry.about.rules == found.rules
+                entry.mask.covers(&found.mask)
+                    && entry.action == action_of(&found)
+                    && entry.about.rules == found.rules
             })
         };
         let outdated = self.table.retain(now, is_denied);
@@ -290,12 +293,14 @@ impl<M: Memory> Prefilter<M> {
             known = self.table.masks().copied().collect();
         }
         known.extend(chosen.into_iter().take(MASKS - known.len()));
-        let mut groups: BTreeMap<_, (usize, FlowMask, About)> = BTreeMap::new();
+        let mut groups: BTreeMap<_, (usize, FlowMask, Action, About)> = BTreeMap::new();
         for (sample, found) in decided {
             let Some(mask) = masks::best(&known, &found.mask) else {
                 continue;
             };
             let key = (*mask.words(), *sample.masked(mask).words());
+            // Frames that agree in a mask of the policy are of one segment.
+            let action = action_of(&found);
             let group = groups.entry(key).or_insert_with(|| {
                 let about = About {
                     sample,
@@ -303,7 +308,7 @@ impl<M: Memory> Prefilter<M> {
                     rules: found.rules,
                     counted: Counts::default(),
                 };
-                (0, *mask, about)
+                (0, *mask, action, about)
             });
             group.0 += 1;
         }
@@ -312,9 +317,10 @@ impl<M: Memory> Prefilter<M> {
         self.note_uses();
         let room = self.table.make_room(groups.len(), now);
         self.changes.aged += room.len() as u64;
-        for (_, mask, about) in groups.into_values() {
+        for (_, mask, action, about) in groups.into_values() {
             let sample = about.sample;
-            if self.table.add(now, &sample, &mask, about).is_ok() {
+            let of = (&sample, &mask);
+            if self.table.add_with(now, of, action, about).is_ok() {
                 self.changes.added += 1;
             }
         }
@@ -323,21 +329,18 @@ impl<M: Memory> Prefilter<M> {
     /// Chooses masks anew, by the entries, if far fewer entries do then. The first samples of a
     /// flood may have been of few flows.
     fn consolidate(&mut self, now: Duration) {
-        let all: Vec<About> = self
-            .table
-            .entries()
-            .map(|(_, of)| of.about.clone())
-            .collect();
+        let all = self.table.entries();
+        let all: Vec<_> = all.map(|(_, of)| (of.action, of.about.clone())).collect();
         let samples = all.iter().take(SAMPLES);
-        let samples: Vec<_> = samples.map(|about| (about.sample, about.exact)).collect();
+        let samples: Vec<_> = samples.map(|(_, of)| (of.sample, of.exact)).collect();
         let chosen = masks::choose(&samples, [], MASKS);
-        let mut wide: BTreeMap<_, (FlowMask, About)> = BTreeMap::new();
-        for about in all {
+        let mut wide: BTreeMap<_, (FlowMask, Action, About)> = BTreeMap::new();
+        for (action, about) in all {
             let Some(mask) = masks::best(&chosen, &about.exact) else {
                 return;
             };
             let key = (*mask.words(), *about.sample.masked(mask).words());
-            wide.entry(key).or_insert((*mask, about));
+            wide.entry(key).or_insert((*mask, action, about));
         }
         if wide.len() * 4 > self.table.len() * 3 {
             return;
@@ -346,13 +349,11 @@ impl<M: Memory> Prefilter<M> {
         let stays = |of: &Entry<About>| wide.remove(&(*of.mask.words(), *of.key.words())).is_some();
         let narrow = self.table.retain(now, stays);
         self.changes.aged += narrow.len() as u64;
-        for (mask, about) in wide.into_values() {
-            let about = About {
-                counted: Counts::default(),
-                ..about
-            };
-            let sample = about.sample;
-            if self.table.add(now, &sample, &mask, about).is_ok() {
+        for (mask, action, about) in wide.into_values() {
+            let (sample, counted) = (about.sample, Counts::default());
+            let about = About { counted, ..about };
+            let of = (&sample, &mask);
+            if self.table.add_with(now, of, action, about).is_ok() {
                 self.changes.added += 1;
             }
         }
@@ -391,5 +392,13 @@ impl<M: Memory> Prefilter<M> {
                 *of_rule = of_rule.plus(new);
             }
         }
+    }
+}
+
+/// Returns the action of entries for a denial.
+const fn action_of(denial: &Denial) -> Action {
+    match denial.is_of_new {
+        true => Action::DropNew,
+        false => Action::Drop,
     }
 }

@@ -27,8 +27,8 @@ use crate::port_security::Bindings;
 /// TCP flags of the first segment of a connection: SYN.
 const SYN: u16 = 0x02;
 /// ICMP types of echo requests (RFC 792; RFC 4443, 4.1).
-const ECHO_REQUEST: u8 = 8;
-const ECHO_REQUEST_V6: u8 = 128;
+pub(crate) const ECHO_REQUEST: u8 = 8;
+pub(crate) const ECHO_REQUEST_V6: u8 = 128;
 
 /// Standing of a frame in its connection, as far as decisions depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use bpf::object::{self, ObjectError};
 use bpf::{Attribute, Command, LoadError};
 use mapping::SharedWords;
+use offload::connections;
 use offload::layout::SIZE;
 use serde::{Deserialize, Serialize};
 
@@ -75,14 +76,14 @@ pub struct PrefilterParts<Fd> {
 }
 
 impl Prefilter {
-    /// Makes a table and loads its program.
+    /// Makes a table and loads its programs, which ask a filter of connections.
     ///
     /// # Errors
     /// The rights are missing, or the kernel refuses the program.
-    pub fn load() -> Result<Self, PrefilterError> {
+    pub fn load(connections: BorrowedFd<'_>) -> Result<Self, PrefilterError> {
         let table = TableMap::new()?;
-        let socket = table.socket_program()?;
-        let xdp = table.xdp_filter();
+        let socket = table.socket_program(connections)?;
+        let xdp = table.xdp_filter(connections);
         let missing = |error: &PrefilterError| tracing::debug!("no prefilter with XDP: {error}");
         Ok(Self {
             xdp: xdp.inspect_err(missing).ok(),
@@ -176,6 +177,20 @@ fn set(socket: &OwnedFd, option: i32, value: i32) -> io::Result<()> {
     }
 }
 
+/// The filter's name in the object with the programs.
+const CONNECTIONS: &str = ".bss.connections";
+
+/// Makes a map with a filter of connections, which knows nothing.
+///
+/// # Errors
+/// The rights are missing, or the system refuses.
+pub fn connection_filter() -> Result<OwnedFd, PrefilterError> {
+    let map = bpf::load::memory(connections::SIZE as u32)?;
+    let memory = SharedWords::<{ connections::SIZE }>::map(map.as_fd(), true)?;
+    connections::create(&memory);
+    Ok(map)
+}
+
 /// A table in the memory of a BPF map.
 #[derive(Debug)]
 pub struct TableMap(OwnedFd);
@@ -191,31 +206,37 @@ impl TableMap {
         Ok(Self(map))
     }
 
-    /// Loads the program for packet sockets, which reads this table.
+    /// Loads the program for packet sockets, which reads this table and a filter of connections.
     ///
     /// # Errors
     /// The rights are missing, or the kernel refuses the program.
-    pub fn socket_program(&self) -> Result<OwnedFd, PrefilterError> {
-        self.load(PROG_TYPE_SOCKET_FILTER, "prefilter_socket", &[])
+    pub fn socket_program(&self, connections: BorrowedFd<'_>) -> Result<OwnedFd, PrefilterError> {
+        let maps = [(CONNECTIONS, connections)];
+        self.load(PROG_TYPE_SOCKET_FILTER, "prefilter_socket", &maps)
     }
 
-    /// Loads the program for an interface with `AF_XDP` sockets, which reads this table. It
-    /// redirects frames without an entry to `sockets`, by receive queue.
+    /// Loads the program for an interface with `AF_XDP` sockets, which reads this table and a
+    /// filter of connections. It redirects frames without an entry to `sockets`, by receive queue.
     ///
     /// # Errors
     /// As for sockets.
-    pub fn xdp_program(&self, sockets: BorrowedFd<'_>) -> Result<OwnedFd, PrefilterError> {
-        self.load(PROG_TYPE_XDP, "prefilter_xdp", &[("sockets", sockets)])
+    pub fn xdp_program(
+        &self,
+        connections: BorrowedFd<'_>,
+        sockets: BorrowedFd<'_>,
+    ) -> Result<OwnedFd, PrefilterError> {
+        let maps = [(CONNECTIONS, connections), ("sockets", sockets)];
+        self.load(PROG_TYPE_XDP, "prefilter_xdp", &maps)
     }
 
     /// Makes a map of sockets, and loads the program that redirects to them.
-    fn xdp_filter(&self) -> Result<XdpFilter, PrefilterError> {
+    fn xdp_filter(&self, connections: BorrowedFd<'_>) -> Result<XdpFilter, PrefilterError> {
         // Kind, bytes of a key, bytes of a value, entries.
         let mut attribute = Attribute::new(&[MAP_TYPE_XSKMAP, 4, 4, QUEUES.into()]);
         let sockets = attribute
             .make(Command::MapCreate)
             .map_err(LoadError::from)?;
-        let program = self.xdp_program(sockets.as_fd())?;
+        let program = self.xdp_program(connections, sockets.as_fd())?;
         Ok(XdpFilter { sockets, program })
     }
 

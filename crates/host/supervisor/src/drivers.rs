@@ -101,6 +101,11 @@ impl Drivers {
         self.prefilters = Prefilters::prepare(count);
     }
 
+    /// Returns the filter of connections that prefilters read, for the switch.
+    pub(super) fn connection_filter(&self) -> Option<BorrowedFd<'_>> {
+        self.prefilters.connections()
+    }
+
     /// Handles a request of control about drivers; returns the answer, if there is one, with its
     /// descriptor.
     pub(super) fn answer(

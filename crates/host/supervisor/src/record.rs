@@ -86,6 +86,8 @@ pub(crate) struct PassedGuests {
 /// Prefilters.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PassedPrefilters {
+    /// The filter of connections.
+    pub(crate) connections: Option<FdIndex>,
     /// Those without a port.
     pub(crate) spares: Vec<PrefilterParts<FdIndex>>,
     /// Those of ports, by name.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Numbers of src/layout.rs, where they are explained; a test compares them. */
+/* Numbers of src/layout.rs and src/connections.rs, where they are explained; a test compares them. */
 
 #define SEED_AT 16
 #define ACTIVE_AT 24
@@ -25,5 +25,11 @@
 #define SAMPLES_AT 1056768
 #define SAMPLES 64
 #define DROP 1ull
+#define DROP_NEW 2ull
+#define CONNECTION_SEED_AT 8
+#define CONNECTION_GENERATION_AT 64
+#define CONNECTION_COUNTERS_AT 4096
+#define CONNECTION_COUNTERS 2097152
+#define CONNECTION_SIZE 2101248
 #define FACTOR 0x9e3779b97f4a7c15ull
 #define VLAN_PRESENT 0x1000ull

@@ -39,6 +39,12 @@ struct table {
 };
 struct table table SECTION(".bss.table");
 
+/* Filter of connections, in another map, which all tables share and the switch writes. */
+struct connections {
+	u8 bytes[CONNECTION_SIZE];
+};
+struct connections connections SECTION(".bss.connections");
+
 /* Sockets by receive queue, for the program of interfaces with AF_XDP. */
 struct bpf_map_def sockets SECTION("maps") = {
 	.type = BPF_MAP_TYPE_XSKMAP,
@@ -99,7 +105,44 @@ static inline u64 bounded(u64 number, u64 end)
 	return number & (end - 1);
 }
 
-/* Returns the offset of the slot with the entry for a key by one mask, or 0. */
+static inline u64 mix(u64 hash, u64 word)
+{
+	hash = (hash ^ word) * FACTOR;
+	return hash ^ hash >> 32;
+}
+
+static inline u64 hash_end(u64 seed, u64 low, u64 high, u64 port)
+{
+	return mix(mix(mix(seed, low), high), port);
+}
+
+static inline u64 load_of_connections(u64 at)
+{
+	return *(const volatile u64 *)(connections.bytes + at);
+}
+
+/* Returns whether a frame of this key may be of a connection that the switch knows. */
+static inline int may_be_known(const struct key *key)
+{
+	u64 generation = load_of_connections(CONNECTION_GENERATION_AT), seed, hash, count;
+
+	if (!generation)
+		return 1;
+	seed = load_of_connections(CONNECTION_SEED_AT);
+	/* Both directions have one hash. Messages of ICMP have no ports. */
+	hash = hash_end(seed, key->words[4], key->words[5], key->words[3] & 0xffff) +
+	       hash_end(seed, key->words[6], key->words[7], key->words[3] >> 16 & 0xffff);
+	hash = mix(hash, key->words[1] >> 48 & 0xff);
+	count = *(const volatile u8 *)(connections.bytes + CONNECTION_COUNTERS_AT +
+				       (hash & (CONNECTION_COUNTERS - 1)));
+	/* The order of loads: see below. */
+	return count || load_of_connections(CONNECTION_GENERATION_AT) != generation;
+}
+
+/*
+ * Returns the offset of the slot with the entry for a key by one mask, or 0. It is one more if the
+ * entry is for frames of no known connection.
+ */
 static inline u64 look_up_with(const struct key *key, u64 mask, u64 seed)
 {
 	u64 mask_generation = load(MASK_GENERATIONS_AT + 8 * mask);
@@ -118,9 +161,11 @@ static inline u64 look_up_with(const struct key *key, u64 mask, u64 seed)
 	for (way = 0; way < WAYS; way++) {
 		u64 slot = set + way * SLOT;
 		u64 generation = load(slot);
-		u64 differs = 0;
+		u64 entry = load(slot + ENTRY_AT);
+		u64 action = entry >> 8 & 0xff, differs = 0;
 
-		if (!generation || load(slot + ENTRY_AT) != (mask | DROP << 8 | hash >> 32 << 32))
+		if (!generation || (entry ^ action << 8) != (mask | hash >> 32 << 32) ||
+		    (action != DROP && action != DROP_NEW))
 			continue;
 		for (word = 0; word < 8; word++)
 			differs |= load(slot + KEY_AT + 8 * word) ^ masked.words[word];
@@ -128,7 +173,7 @@ static inline u64 look_up_with(const struct key *key, u64 mask, u64 seed)
 		if (differs || load(slot) != generation ||
 		    load(MASK_GENERATIONS_AT + 8 * mask) != mask_generation)
 			continue;
-		return slot;
+		return slot | (action == DROP_NEW);
 	}
 	return 0;
 }
@@ -137,7 +182,7 @@ static inline u64 look_up_with(const struct key *key, u64 mask, u64 seed)
 static inline int meets(const struct key *key, u64 masks, u64 bytes)
 {
 	u64 seed = load(SEED_AT), slot = 0, counts;
-	int mask;
+	int mask, of_tracked;
 
 #pragma clang loop unroll(disable)
 	for (mask = 0; mask < MASKS; mask++) {
@@ -147,7 +192,11 @@ static inline int meets(const struct key *key, u64 masks, u64 bytes)
 		if (slot)
 			break;
 	}
+	of_tracked = slot & 1;
+	slot &= ~1ull;
 	if (!slot || slot > SIZE - SLOT || ktime_get_coarse_ns() >= load(LEASE_AT))
+		return 0;
+	if (of_tracked && may_be_known(key))
 		return 0;
 	counts = slot + COUNTS_AT + 16 * (get_smp_processor_id() & (CPUS - 1));
 	__sync_fetch_and_add((u64 *)(table.bytes + counts), 1);

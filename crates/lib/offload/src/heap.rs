@@ -8,9 +8,10 @@ use crate::layout::{
     ACTIVE_AT, CPUS, CURSOR, CURSORS_AT, KEY, SAMPLES, SAMPLES_AT, SAMPLING_SHIFT, SIZE,
 };
 use crate::page::{Memory, Page};
+use crate::reader::{Action, Hit};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The memory of a table. Copies share it.
+/// The memory of a table or a filter. Copies share it.
 #[derive(Clone, Debug)]
 pub struct Words(Arc<[AtomicU64]>);
 
@@ -18,7 +19,17 @@ impl Words {
     /// Returns memory of zeros.
     #[must_use]
     pub fn zeros() -> Self {
-        Self((0..SIZE / 8).map(|_| AtomicU64::new(0)).collect())
+        Self::of_bytes(SIZE)
+    }
+
+    /// Returns the memory of a filter of connections, of zeros.
+    #[must_use]
+    pub fn of_filter() -> Self {
+        Self::of_bytes(crate::connections::SIZE)
+    }
+
+    fn of_bytes(bytes: usize) -> Self {
+        Self((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
@@ -30,10 +41,22 @@ impl Memory for Words {
 }
 
 impl<M: Memory> Page<M> {
-    /// Does what a program does with a plain frame of this key and length on a CPU. Returns whether
-    /// it ends the frame.
+    /// Does what a program does with a plain frame of this key and length on a CPU, which may be of
+    /// a known connection. Returns whether it ends the frame.
     pub fn receive(&self, key: &FlowKey, cpu: usize, bytes: u64, now_ns: u64) -> bool {
-        if let Some(hit) = self.look_up(key, now_ns) {
+        self.receive_of((key, true), cpu, bytes, now_ns)
+    }
+
+    /// Does the same with a frame that may be of a known connection or not.
+    pub fn receive_of(
+        &self,
+        (key, may_be_known): (&FlowKey, bool),
+        cpu: usize,
+        bytes: u64,
+        now_ns: u64,
+    ) -> bool {
+        let ends = |hit: &Hit| hit.action == Action::Drop || !may_be_known;
+        if let Some(hit) = self.look_up(key, now_ns).filter(ends) {
             self.count(hit.slot, cpu, bytes);
             return true;
         }

@@ -33,7 +33,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LHOFFLD1");
 /// Number of this layout and of what programs do with it. Programs outlive the process that has
 /// loaded them, so a writer of another number leaves the table alone.
-pub const LAYOUT: u64 = 1;
+pub const LAYOUT: u64 = 2;
 
 /// Offset of the magic.
 pub const MAGIC_AT: usize = 0;
@@ -95,6 +95,9 @@ pub const CPUS: usize = 8;
 
 /// The action of an entry that ends frames.
 pub const DROP: u8 = 1;
+/// The action of an entry that ends frames of no known connection: see
+/// [`connections`](crate::connections).
+pub const DROP_NEW: u8 = 2;
 
 /// Factor of the hashes.
 pub const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

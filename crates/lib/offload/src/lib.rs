@@ -6,8 +6,9 @@
 //! [`Page::look_up`], which is their oracle. [`layout`] has the memory and the rules of its use
 //! without locks.
 //!
-//! Order of modules: layout, page, reader, table, masks.
+//! Order of modules: layout, page, connections, reader, table, masks.
 
+pub mod connections;
 #[cfg(all(not(loom), any(test, feature = "test-utils")))]
 pub mod heap;
 pub mod layout;
@@ -19,8 +20,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use connections::{ConnectionFilter, Conversation};
 pub use page::{Counts, MaskId, Memory, Page, Slot, destination, hash};
-pub use reader::{Hit, is_plain};
+pub use reader::{Action, Hit, is_plain};
 pub use table::{AddError, Entry, NoTableError, REST, Table, create};
 
 /// The object with the programs, compiled from `programs/prefilter.c`.

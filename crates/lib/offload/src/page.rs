@@ -10,8 +10,8 @@ use crate::layout::{
 };
 use crate::sync::{AtomicU64, Ordering};
 
-/// Memory of [`SIZE`](crate::layout::SIZE) bytes, which other processes and the kernel may read and
-/// write at any time.
+/// Memory of [`SIZE`](crate::layout::SIZE) bytes, or of a filter of connections, which other
+/// processes and the kernel may read and write at any time.
 pub trait Memory {
     /// Returns the word at a multiple of eight below the size.
     fn word(&self, at: usize) -> &AtomicU64;
@@ -19,6 +19,14 @@ pub trait Memory {
 
 #[cfg(not(loom))]
 impl Memory for mapping::SharedWords<{ crate::layout::SIZE }> {
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        Self::word(self, at)
+    }
+}
+
+#[cfg(not(loom))]
+impl Memory for mapping::SharedWords<{ crate::connections::SIZE }> {
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         Self::word(self, at)

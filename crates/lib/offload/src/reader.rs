@@ -3,9 +3,29 @@
 use wire::packet::{Fragment, ParsedHeaders};
 use wire::{EtherType, FlowKey};
 
-use crate::layout::{ACTIVE_AT, DROP, LEASE_AT};
+use crate::layout::{ACTIVE_AT, DROP, DROP_NEW, LEASE_AT};
 use crate::page::{MaskId, Memory, Page, Slot, destination, hash};
 use crate::sync::{Ordering, fence};
+
+/// Effect of an entry on frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// It ends them.
+    Drop,
+    /// It ends those that are of no known connection.
+    DropNew,
+}
+
+impl Action {
+    const ALL: [Self; 2] = [Self::Drop, Self::DropNew];
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Drop => DROP,
+            Self::DropNew => DROP_NEW,
+        }
+    }
+}
 
 /// An entry that a frame has met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +34,8 @@ pub struct Hit {
     pub slot: Slot,
     /// Its generation, which no other entry has.
     pub generation: u64,
+    /// Its action.
+    pub action: Action,
 }
 
 impl<M: Memory> Page<M> {
@@ -47,18 +69,22 @@ impl<M: Memory> Page<M> {
         };
         Slot::of_hash(hash).find_map(|slot| {
             let generation = self.generation(slot).load(Ordering::Acquire);
-            let is_it = generation != 0
-                && self.entry(slot).load(Ordering::Relaxed) == entry_word(mask, hash)
-                && self.key(slot) == key
-                && is_unchanged(slot, generation);
-            is_it.then_some(Hit { slot, generation })
+            let word = self.entry(slot).load(Ordering::Relaxed);
+            let mut actions = Action::ALL.into_iter();
+            let action = actions.find(|action| word == entry_word(mask, *action, hash))?;
+            let is_it = generation != 0 && self.key(slot) == key && is_unchanged(slot, generation);
+            is_it.then_some(Hit {
+                slot,
+                generation,
+                action,
+            })
         })
     }
 }
 
 /// Returns what an entry is: its mask, its action, the upper half of its hash.
-pub(crate) const fn entry_word(mask: MaskId, hash: u64) -> u64 {
-    mask.number() as u64 | (DROP as u64) << 8 | hash & !0xffff_ffff
+pub(crate) const fn entry_word(mask: MaskId, action: Action, hash: u64) -> u64 {
+    mask.number() as u64 | (action.number() as u64) << 8 | hash & !0xffff_ffff
 }
 
 /// Returns whether a frame can meet an entry: one of IPv4 without options or IPv6 without extension

@@ -10,7 +10,7 @@ use crate::layout::{
     MAGIC_AT, MASKS, NEXT_AT, SAMPLES, SAMPLES_AT, SAMPLING_SHIFT, SEED_AT, SLOTS,
 };
 use crate::page::{Counts, MaskId, Memory, Page, Slot, destination, hash};
-use crate::reader::entry_word;
+use crate::reader::{Action, entry_word};
 use crate::sync::{Ordering, fence};
 
 /// Time that a slot stays empty, 100 milliseconds: a program that still counts a frame of the
@@ -44,6 +44,8 @@ pub struct Entry<T> {
     pub key: FlowKey,
     /// The bits that count.
     pub mask: FlowMask,
+    /// Its effect on frames.
+    pub action: Action,
     /// When it was added.
     pub added: Duration,
     /// When it was last known to have met a frame.
@@ -189,15 +191,30 @@ impl<M: Memory, T> Table<M, T> {
         })
     }
 
-    /// Adds an entry for all frames that agree with a key in the bits of a mask.
+    /// Adds an entry that ends all frames that agree with a key in the bits of a mask: for tests.
     ///
     /// # Errors
     /// Why it is not added. If the set was full, one of its entries has gone.
+    #[cfg(any(test, loom, feature = "test-utils"))]
     pub fn add(
         &mut self,
         now: Duration,
         key: &FlowKey,
         mask: &FlowMask,
+        about: T,
+    ) -> Result<Slot, AddError> {
+        self.add_with(now, (key, mask), Action::Drop, about)
+    }
+
+    /// Adds an entry with an action for all frames that agree with a key in the bits of a mask.
+    ///
+    /// # Errors
+    /// Why it is not added. If the set was full, one of its entries has gone.
+    pub fn add_with(
+        &mut self,
+        now: Duration,
+        (key, mask): (&FlowKey, &FlowMask),
+        action: Action,
         about: T,
     ) -> Result<Slot, AddError> {
         let found = self.page.look_up(key, 0).map(|hit| hit.slot);
@@ -220,13 +237,14 @@ impl<M: Memory, T> Table<M, T> {
         fence(Ordering::Release);
         self.page.set_base(slot, seen);
         self.page.set_key(slot, &key);
-        let word = entry_word(mask_id, hash);
+        let word = entry_word(mask_id, action, hash);
         self.page.entry(slot).store(word, Ordering::Relaxed);
         let of_slot = self.page.generation(slot);
         of_slot.store(generation, Ordering::Release);
         self.slots[slot.number()] = State::Live(Entry {
             key,
             mask: *mask,
+            action,
             added: now,
             used: now,
             about,

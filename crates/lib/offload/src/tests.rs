@@ -1,6 +1,8 @@
 //! Tests of the table, its look-up and its masks. The kernel's programs are tested where they are
 //! loaded.
 
+#[cfg(not(loom))]
+mod connections;
 #[cfg(loom)]
 mod interleavings;
 #[cfg(not(loom))]
@@ -37,7 +39,7 @@ impl Words {
 #[cfg(loom)]
 impl Memory for Words {
     fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at < SIZE, "outside");
+        assert!(at < SIZE.max(crate::connections::SIZE), "outside");
         self.words.get(&at).unwrap_or(&self.other)
     }
 }

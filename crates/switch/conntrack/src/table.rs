@@ -34,6 +34,8 @@ mod grace;
 #[forbid(unsafe_code)]
 mod index;
 #[forbid(unsafe_code)]
+mod known;
+#[forbid(unsafe_code)]
 mod layout;
 #[forbid(unsafe_code)]
 pub(crate) mod links;

@@ -308,7 +308,7 @@ impl Process {
                 }
                 EventToSwitch::ConnectionTable => {
                     let (tracked, around) = self.tracked();
-                    if let Some((number, done)) = tracked.set_file(fds.pop(), &around) {
+                    if let Some((number, done)) = tracked.set_files(fds, &around) {
                         self.done(number, done.err());
                     }
                 }

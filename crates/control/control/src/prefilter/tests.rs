@@ -1,11 +1,13 @@
 //! The filling of a table in virtual time, with frames in place of a wire: the switch's part is the
 //! decision.
 
+mod tracked;
+
 use std::collections::BTreeMap;
 
 use api::v1::{AccessListSpec, AccessModel, Direction, PortText, RuleAction, RuleSpec};
-use offload::Page;
 use offload::heap::Words;
+use offload::{ConnectionFilter, Conversation, Page};
 use policy::acl::{Names, Rules};
 use policy::{Action, Model, PortMode, Segment, SegmentId, decide};
 use port::DropReason;
@@ -24,6 +26,8 @@ struct World {
     named: NamedMacs,
     memory: Words,
     prefilter: Prefilter<Words>,
+    /// Connections that the switch knows.
+    known: ConnectionFilter<Words>,
     now: Duration,
     /// Frames that the switch has denied, and let pass.
     denied: u64,
@@ -111,12 +115,17 @@ impl World {
     fn new(lists: Vec<AccessListSpec>) -> Self {
         let memory = Words::zeros();
         offload::create(&memory);
+        let of_filter = Words::of_filter();
+        offload::connections::create(&of_filter);
+        let known = ConnectionFilter::begin(of_filter, 3).unwrap();
+        known.publish();
         let program = program(lists);
         Self {
             named: NamedMacs::of(&program),
             program,
             prefilter: Prefilter::new(UPLINK, memory.clone(), 7).unwrap(),
             memory,
+            known,
             now: Duration::from_secs(100),
             denied: 0,
             passed: 0,
@@ -128,7 +137,8 @@ impl World {
         let now = self.now.as_nanos() as u64;
         let decision = decide(&self.program, &station, &key.with_in_port(UPLINK.0));
         let is_denied = decision.action == Action::Drop(DropReason::AclDenied);
-        if Page::new(&self.memory).receive(key, cpu, 60, now) {
+        let may_be_known = self.known.may_know(&Conversation::of(key));
+        if Page::new(&self.memory).receive_of((key, may_be_known), cpu, 60, now) {
             assert!(is_denied, "the policy allows {key:?}");
             return true;
         }

@@ -200,6 +200,7 @@ pub enum EventToSwitch {
         reason: String,
     },
     /// The table of connections, for [`SwitchCommand::Track`](crate::switching::SwitchCommand);
-    /// one that has a table keeps it. Descriptor: its file.
+    /// one that has a table keeps it. Descriptors: its file; the filter of connections that
+    /// prefilters read, if there is one.
     ConnectionTable,
 }

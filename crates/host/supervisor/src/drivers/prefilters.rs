@@ -2,9 +2,10 @@
 //! supervisor has the rights for it, with some for ports that are added later. A port keeps its
 //! table while its interface is opened again.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use interfaces::prefilter::{Prefilter, PrefilterError, PrefilterParts};
+use interfaces::prefilter::{Prefilter, PrefilterError, PrefilterParts, connection_filter};
 use ipc::names::PortName;
 
 use super::driver::NoPrefilterError;
@@ -17,6 +18,9 @@ const SPARES: usize = 2;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Prefilters {
+    /// The filter of connections, which all of them read and the switch writes; none if it could
+    /// not be made.
+    connections: Option<OwnedFd>,
     spares: Vec<Prefilter>,
     used: Vec<(PortName, Arc<Prefilter>)>,
     /// Reason why there are no more.
@@ -27,17 +31,24 @@ impl Prefilters {
     /// Makes prefilters for a number of ports, and the spares.
     pub(super) fn prepare(ports: usize) -> Self {
         let mut prefilters = Self::default();
-        for _ in 0..ports + SPARES {
-            match Prefilter::load() {
-                Ok(prefilter) => prefilters.spares.push(prefilter),
-                Err(error) => {
-                    tracing::info!("no prefilter: {error}");
-                    prefilters.reason = Some(error.to_string());
-                    break;
-                }
-            }
+        if let Err(error) = prefilters.load(ports + SPARES) {
+            tracing::info!("no prefilter: {error}");
+            prefilters.reason = Some(error.to_string());
         }
         prefilters
+    }
+
+    fn load(&mut self, number: usize) -> Result<(), PrefilterError> {
+        let connections = self.connections.insert(connection_filter()?);
+        for _ in 0..number {
+            self.spares.push(Prefilter::load(connections.as_fd())?);
+        }
+        Ok(())
+    }
+
+    /// Returns the filter of connections, for the switch.
+    pub(super) fn connections(&self) -> Option<BorrowedFd<'_>> {
+        self.connections.as_ref().map(AsFd::as_fd)
     }
 
     /// Returns the prefilter of a port, which gets one if it has none.
@@ -63,8 +74,10 @@ impl Prefilters {
         if let Some(reason) = &self.reason {
             return Err(NoPrefilterError::Load(reason.clone()));
         }
-        Prefilter::load().map_err(|error| match error {
-            PrefilterError::Load(_) | PrefilterError::System(_) => NoPrefilterError::Spares(SPARES),
+        let spares = || NoPrefilterError::Spares(SPARES);
+        let connections = self.connections().ok_or_else(spares)?;
+        Prefilter::load(connections).map_err(|error| match error {
+            PrefilterError::Load(_) | PrefilterError::System(_) => spares(),
             other => NoPrefilterError::Load(other.to_string()),
         })
     }
@@ -84,10 +97,12 @@ impl Prefilters {
 
     /// Adds the prefilters to the record for the next supervisor.
     pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedPrefilters {
+        let connections = self.connections().map(|fd| outgoing.add(fd));
         let mut parts = |of: &'a Prefilter| of.parts(|fd| outgoing.add(fd));
         let spares = self.spares.iter().map(&mut parts).collect();
         let used = self.used.iter();
         PassedPrefilters {
+            connections,
             spares,
             used: used.map(|(port, of)| (port.clone(), parts(of))).collect(),
             reason: self.reason.clone(),
@@ -99,12 +114,14 @@ impl Prefilters {
     /// # Errors
     /// A descriptor is missing.
     pub(super) fn take(from: PassedPrefilters, fds: &mut IncomingFds) -> Result<Self, RecordError> {
+        let connections = from.connections.map(|fd| fds.take(fd)).transpose()?;
         let mut take = |parts: PrefilterParts<FdIndex>| Prefilter::of(parts, |fd| fds.take(fd));
         let spares = from.spares.into_iter().map(&mut take);
         let spares = spares.collect::<Result<_, _>>()?;
         let used = from.used.into_iter();
         let used = used.map(|(port, parts)| Ok((port, Arc::new(take(parts)?))));
         Ok(Self {
+            connections,
             spares,
             used: used.collect::<Result<_, RecordError>>()?,
             reason: from.reason,

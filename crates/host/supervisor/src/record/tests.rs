@@ -183,6 +183,7 @@ fn record() -> Record {
             reach: ForwardReach::new(vec![listen()], &[], vec!["blue".parse().unwrap()]),
         },
         prefilters: PassedPrefilters {
+            connections: Some(index(44)),
             spares: vec![prefilter(38)],
             used: vec![("up".parse().unwrap(), prefilter(40))],
             reason: Some(text("no right")),

@@ -1,5 +1,7 @@
 //! Requests of control and the switch.
 
+use std::os::fd::OwnedFd;
+
 use ipc::supervision::{
     ControlRequest, EventToControl, EventToSwitch, PortDriverRequest, SessionRequest,
     SocketRequest, SwitchRequest,
@@ -147,15 +149,16 @@ impl Supervisor {
         }
     }
 
-    /// Sends the table of connections to the switch, and then, for readers, to control: when
-    /// control has it, the switch has it, too.
+    /// Sends the table of connections to the switch, with the filter that prefilters read, and
+    /// then, for readers, to control: when control has it, the switch has it, too.
     fn on_table_request(&mut self, from: PairRef, bytes: u64) {
         let files = self.table_of(from, bytes).and_then(ConnectionTable::files);
-        let (answer, reader) = match files {
-            Ok((file, reader)) => {
-                let file = [ForeignFd::from(file)];
-                self.send::<Switch>(from, &EventToSwitch::ConnectionTable, &file);
-                drop(file.map(ForeignFd::vouch));
+        let (answer, reader) = match files.and_then(|files| Ok((files, self.filter()?))) {
+            Ok(((file, reader), filter)) => {
+                let files = [Some(file), filter].into_iter().flatten();
+                let files: Vec<_> = files.map(ForeignFd::from).collect();
+                self.send::<Switch>(from, &EventToSwitch::ConnectionTable, &files);
+                files.into_iter().map(ForeignFd::vouch).for_each(drop);
                 (Ok(()), Some(ForeignFd::from(reader)))
             }
             Err(error) => (Err(error.to_string()), None),
@@ -163,6 +166,13 @@ impl Supervisor {
         let answer = EventToControl::ConnectionTable(answer);
         self.send::<Control>(from, &answer, reader.as_slice());
         drop(reader.map(ForeignFd::vouch));
+    }
+
+    /// Returns the filter of connections that prefilters read.
+    fn filter(&self) -> Result<Option<OwnedFd>, TableError> {
+        let filter = self.drivers.connection_filter();
+        let copy = filter.map(|fd| fd.try_clone_to_owned()).transpose();
+        copy.map_err(TableError::Descriptor)
     }
 
     /// Returns the table of a pair, which is made if there is none. A new pair gets one of its own

@@ -9,8 +9,9 @@ use wire::{FlowKey, FlowMask, MacAddr};
 use super::Words;
 use crate::layout::*;
 use crate::page::{MaskId, Page, Slot, destination, hash};
-use crate::reader::entry_word;
-use crate::sync::{Ordering, fence};
+use crate::reader::{Action, entry_word};
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::{ConnectionFilter, Conversation, connections};
 
 fn key(source: u64) -> FlowKey {
     FlowKey::default().with_smac(MacAddr::from_u64(source))
@@ -44,7 +45,7 @@ fn words(slot: Slot, destination: usize) -> Words {
 fn publish(page: &Page<Arc<Words>>, slot: Slot, key: &FlowKey, generation: u64) {
     fence(Ordering::Release);
     page.set_key(slot, key);
-    let word = entry_word(MaskId::all().next().unwrap(), hash(key, 0));
+    let word = entry_word(MaskId::all().next().unwrap(), Action::Drop, hash(key, 0));
     page.entry(slot).store(word, Ordering::Relaxed);
     page.generation(slot).store(generation, Ordering::Release);
 }
@@ -141,5 +142,60 @@ fn frames_by_a_former_mask_meet_no_entry_by_the_next_one() {
         let hit = page.look_up(&frame, 0);
         assert!(hit.is_none_or(|hit| hit.generation == 1));
         writer.join().unwrap();
+    });
+}
+
+/// Returns a conversation, and the words of a filter that it concerns with these seeds.
+fn conversation(seeds: &[u64]) -> (Conversation, Arc<Words>, Vec<usize>) {
+    let one = Conversation::new(17, [(1, 0, 2), (3, 0, 4)]);
+    let place = |seed: &u64| {
+        let counter = one.hash(*seed) as usize & (connections::COUNTERS - 1);
+        connections::COUNTERS_AT + counter / 8 * 8
+    };
+    let places: Vec<usize> = seeds.iter().map(place).collect();
+    let header = [
+        connections::SEED_AT,
+        connections::GENERATION_AT,
+        connections::NEXT_AT,
+    ];
+    let words = Words::new(header.into_iter().chain(places.iter().copied()));
+    (one, Arc::new(words), places)
+}
+
+#[test]
+fn a_filter_that_is_made_anew_rules_out_no_known_conversation() {
+    model(|| {
+        let (one, words, places) = conversation(&[0, 9]);
+        let filter = ConnectionFilter::new(Arc::clone(&words));
+        filter.raise(&one);
+        filter.publish();
+        let of_reader = ConnectionFilter::new(Arc::clone(&words));
+        let reader = thread::spawn(move || of_reader.may_know(&one));
+        // Another switch begins.
+        filter.withdraw(9);
+        for at in places {
+            crate::Memory::word(&words, at).store(0, Ordering::Relaxed);
+        }
+        filter.raise(&one);
+        filter.publish();
+        assert!(reader.join().unwrap());
+    });
+}
+
+#[test]
+fn a_conversation_is_known_before_its_first_frame_leaves() {
+    model(|| {
+        let (one, words, _) = conversation(&[0]);
+        let filter = ConnectionFilter::new(words);
+        filter.publish();
+        let (of_reader, left) = (filter.clone(), Arc::new(AtomicU64::new(0)));
+        let of_wire = Arc::clone(&left);
+        let reader = thread::spawn(move || {
+            let has_left = of_wire.load(Ordering::Acquire) == 1;
+            of_reader.may_know(&one) || !has_left
+        });
+        filter.raise(&one);
+        left.store(1, Ordering::Release);
+        assert!(reader.join().unwrap());
     });
 }

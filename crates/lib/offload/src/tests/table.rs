@@ -244,9 +244,9 @@ fn other_memory_and_tables_of_other_programs_are_left_alone() {
     let refused = |memory: &Words| Table::<_, ()>::adopt(memory, 1).err();
     assert_eq!(refused(&memory), Some(NoTableError::Other));
     create(&memory);
-    memory.word(LAYOUT_AT).store(2, Ordering::Relaxed);
+    memory.word(LAYOUT_AT).store(99, Ordering::Relaxed);
     memory.word(LEASE_AT).store(99, Ordering::Relaxed);
-    assert_eq!(refused(&memory), Some(NoTableError::Layout(2)));
+    assert_eq!(refused(&memory), Some(NoTableError::Layout(99)));
     assert_eq!(memory.word(LEASE_AT).load(Ordering::Relaxed), 99);
     memory.word(MAGIC_AT).store(0, Ordering::Relaxed);
     assert_eq!(refused(&memory), Some(NoTableError::Other));
@@ -254,7 +254,7 @@ fn other_memory_and_tables_of_other_programs_are_left_alone() {
 
 #[test]
 fn the_programs_have_the_same_layout() {
-    use crate::layout as rust;
+    use crate::{connections, layout as rust};
     let header = include_str!("../../programs/layout.h");
     let number = |text: &str| {
         let text = text.trim_end_matches("ull");
@@ -293,6 +293,12 @@ fn the_programs_have_the_same_layout() {
         ("SAMPLES_AT", rust::SAMPLES_AT),
         ("SAMPLES", rust::SAMPLES),
         ("DROP", rust::DROP.into()),
+        ("DROP_NEW", rust::DROP_NEW.into()),
+        ("CONNECTION_SEED_AT", connections::SEED_AT),
+        ("CONNECTION_GENERATION_AT", connections::GENERATION_AT),
+        ("CONNECTION_COUNTERS_AT", connections::COUNTERS_AT),
+        ("CONNECTION_COUNTERS", connections::COUNTERS),
+        ("CONNECTION_SIZE", connections::SIZE),
         ("FACTOR", rust::FACTOR as usize),
         ("VLAN_PRESENT", wire::flow::VLAN_PRESENT.into()),
     ];

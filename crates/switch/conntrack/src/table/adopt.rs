@@ -72,6 +72,7 @@ pub(crate) fn rebuild(shared: &TableState, is_new: bool, now: Millis) -> Adoptio
             };
             let unreplied = !connection.progress.is_replied();
             shared.accounts.add(connection.ends.account(), unreplied);
+            shared.known.raise(&connection.tuple);
             adopted.connections += 1;
         }
     }

@@ -1,6 +1,6 @@
 //! The table as all threads share it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mapping::{Mapping, MappingError};
@@ -14,6 +14,7 @@ use super::entry::Entry;
 use super::fragments::Fragments;
 use super::grace::Grace;
 use super::index::Index;
+use super::known::KnownConnections;
 use super::layout::{FRAGMENTS, Layout, MAX_PORTS, ZONES};
 use super::links::Links;
 use super::memory::{Line, Part};
@@ -34,6 +35,8 @@ pub enum TableError {
     Memory(MappingError),
     /// The memory is shorter than the layout, or not aligned.
     Layout,
+    /// There is no filter of connections in that memory.
+    Filter(std::io::Error),
 }
 
 impl std::fmt::Display for TableError {
@@ -41,6 +44,7 @@ impl std::fmt::Display for TableError {
         match self {
             Self::Memory(error) => write!(f, "cannot map the table of connections: {error}"),
             Self::Layout => f.write_str("the memory is too short for the table of connections"),
+            Self::Filter(error) => write!(f, "cannot map the filter of connections: {error}"),
         }
     }
 }
@@ -112,6 +116,7 @@ pub(crate) struct TableState {
     pub(crate) fragments: Fragments,
     pub(crate) used: UseBitmap,
     pub(crate) links: Links,
+    pub(crate) known: KnownConnections,
     pub(crate) seed: Seed,
     pub(crate) grace: Grace,
     /// Slots of threads that are taken.
@@ -142,12 +147,39 @@ impl Table {
         Self::adopt(Arc::new(mapping), layout, seed, now)
     }
 
+    /// Takes over a memory file in the same way, and makes a filter of connections anew for what it
+    /// holds. No other process writes to either.
+    ///
+    /// # Errors
+    /// A file or a filter that is too short, or the error of the system call.
+    pub fn map_filtered(
+        (fd, filter): (&OwnedFd, BorrowedFd<'_>),
+        layout: Layout,
+        (seed, filter_seed): (u64, u64),
+        now: u32,
+    ) -> Result<(Self, Adoption), TableError> {
+        let mapping = Mapping::shared(fd, layout.bytes(), 0).map_err(TableError::Memory)?;
+        let known = KnownConnections::begin(filter, filter_seed)?;
+        Self::adopt_with(Arc::new(mapping), known, layout, seed, now)
+    }
+
     /// Takes over memory in the same way.
     ///
     /// # Errors
     /// Memory that is too short.
     pub fn adopt(
         mapping: Arc<Mapping>,
+        layout: Layout,
+        seed: u64,
+        now: u32,
+    ) -> Result<(Self, Adoption), TableError> {
+        Self::adopt_with(mapping, KnownConnections::NONE, layout, seed, now)
+    }
+
+    /// Takes over memory, and raises its connections in an empty filter.
+    pub(super) fn adopt_with(
+        mapping: Arc<Mapping>,
+        known: KnownConnections,
         layout: Layout,
         seed: u64,
         now: u32,
@@ -165,6 +197,7 @@ impl Table {
                 index: Index::new(parts.index),
                 entries: parts.entries,
             },
+            known,
             seed,
             grace: Grace::new(THREADS),
             slots: Mutex::new(0),
@@ -174,6 +207,7 @@ impl Table {
             hands: (0..2 * MAX_PORTS + 1).map(|_| AtomicU32::new(0)).collect(),
         };
         let adopted = adopt::rebuild(&shared, is_new, now);
+        shared.known.publish();
         Ok((Self(Arc::new(shared)), adopted))
     }
 
@@ -187,6 +221,19 @@ impl Table {
         let mapping = Arc::new(Mapping::heap(layout.bytes()));
         let (table, _) = Self::adopt(mapping, layout, seed, 0).expect("memory of its length");
         table
+    }
+
+    /// Creates a table on the heap with a filter, for tests.
+    ///
+    /// # Panics
+    /// When there is no memory.
+    #[cfg(any(test, feature = "test-utils"))]
+    #[must_use]
+    pub fn heap_filtered(layout: Layout, seed: u64) -> Self {
+        let mapping = Arc::new(Mapping::heap(layout.bytes()));
+        let known = KnownConnections::in_file(seed);
+        let adopted = Self::adopt_with(mapping, known, layout, seed, 0);
+        adopted.expect("memory of its length").0
     }
 
     /// Creates a table on the heap and a reader of it, for tests.

@@ -78,14 +78,21 @@ impl Stock {
     }
 
     /// Frees the unlinked entries that no other thread has any more: for this thread, or for all
-    /// if `for_all`.
-    pub(crate) fn collect(&mut self, grace: &Grace, used: &UseBitmap, for_all: bool) {
+    /// if `for_all`. `forget` is called for each before.
+    pub(crate) fn collect(
+        &mut self,
+        grace: &Grace,
+        used: &UseBitmap,
+        for_all: bool,
+        forget: impl Fn(u32),
+    ) {
         let over = grace.over();
         while let Some(&(stamp, entry)) = self.unlinked.front() {
             if stamp > over {
                 break;
             }
             self.unlinked.pop_front();
+            forget(entry);
             if for_all {
                 used.release(entry);
             } else {

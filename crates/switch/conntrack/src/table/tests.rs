@@ -2,6 +2,8 @@
 
 mod accounts;
 mod garbage;
+#[cfg(not(miri))]
+mod known;
 mod reader;
 mod reuse;
 

@@ -96,6 +96,7 @@ impl Worker {
         waiting.retain(|(stamp, entry)| {
             let free = *stamp <= over;
             if free {
+                shared.forget(*entry);
                 shared.used.release(*entry);
             }
             !free

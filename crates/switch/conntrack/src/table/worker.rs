@@ -113,7 +113,10 @@ impl Worker {
         let shared = &*self.shared;
         if self.stock.has_unlinked() {
             let for_all = shared.is_full(0);
-            self.stock.collect(&shared.grace, &shared.used, for_all);
+            self.stock
+                .collect(&shared.grace, &shared.used, for_all, |entry| {
+                    shared.forget(entry);
+                });
         }
         shared.grace.begin(self.slot);
         Batch {
@@ -295,6 +298,7 @@ impl<'a> Batch<'a> {
         let entry = shared.links.entries.get(number as usize)?;
         let unreplied = !new.progress.is_replied();
         self.fill(entry, new, account);
+        shared.known.raise(new.tuple);
         // Counted first: it may be removed as soon as it is there.
         shared.accounts.add(account, unreplied);
         let content = Content::new(new.progress, new.rule.epoch).bits();
@@ -406,6 +410,12 @@ impl<'a> Batch<'a> {
 }
 
 impl TableState {
+    /// Forgets the connection of an entry that is about to be free.
+    #[inline]
+    pub(crate) fn forget(&self, number: u32) {
+        self.known.lower(self.links.entries.get(number as usize));
+    }
+
     /// Entries that a claim takes: fewer where the table is small.
     pub(crate) fn chunk(&self) -> u32 {
         (self.capacity() / 256).clamp(4, 64)

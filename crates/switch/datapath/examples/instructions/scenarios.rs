@@ -617,7 +617,7 @@ impl Scene {
     /// Lets the sender be tracked, and opens the connections of its frames if they are known.
     fn track_sender(&mut self, frames: &[Frame], state: CtState) {
         let tracking = Tracking::new(
-            Table::heap(Layout::new(DEFAULT_CAPACITY), 7),
+            Table::heap_filtered(Layout::new(DEFAULT_CAPACITY), 7),
             Settings::default(),
             0,
         )

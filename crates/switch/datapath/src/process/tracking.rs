@@ -9,7 +9,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use conntrack::table::{Layout, PortLimits};
 use conntrack::{Millis, Settings, Table, Timeouts};
@@ -29,6 +29,8 @@ use crate::worker::workers::Workers;
 pub(super) struct ConnectionTable {
     /// Its file, until the table is taken over.
     file: Option<OwnedFd>,
+    /// The filter of prefilters, if there is one, until then.
+    filter: Option<OwnedFd>,
     /// The settings, with the length that a file needs.
     settings: Option<ConnectionSettings>,
     table: Option<Table>,
@@ -82,8 +84,14 @@ impl ConnectionTable {
             return Ok(());
         };
         let layout = Layout::new(settings.max);
-        let seed = super::random_seed().map_err(|error| error.to_string())?;
-        let adopted = Table::map(&file, layout, seed, now());
+        let seed = || super::random_seed().map_err(|error| error.to_string());
+        let adopted = match self.filter.take() {
+            Some(filter) => {
+                let files = (&file, filter.as_fd());
+                Table::map_filtered(files, layout, (seed()?, seed()?), now())
+            }
+            None => Table::map(&file, layout, seed()?, now()),
+        };
         let (table, adoption) = adopted.map_err(|error| error.to_string())?;
         let (connections, dropped) = (adoption.connections, adoption.dropped);
         match adoption.is_new {
@@ -110,15 +118,16 @@ impl ConnectionTable {
         Some(tracking.ok_or_else(too_many_threads))
     }
 
-    /// Takes the file of the table, unless there is a table. Returns the command that has waited
-    /// for it, with its outcome.
-    pub(super) fn set_file(
+    /// Takes the file of the table and the filter, unless there is a table. Returns the command
+    /// that has waited for it, with its outcome.
+    pub(super) fn set_files(
         &mut self,
-        file: Option<ForeignFd>,
+        files: Vec<ForeignFd>,
         around: &Around<'_>,
     ) -> Option<(u64, Result<(), String>)> {
         if self.table.is_none() && self.file.is_none() {
-            self.file = file.map(ForeignFd::vouch);
+            let mut files = files.into_iter().map(ForeignFd::vouch);
+            (self.file, self.filter) = (files.next(), files.next());
         }
         let (number, settings) = (self.awaits.take()?, self.settings.take()?);
         Some((number, self.begin(settings, around)))

@@ -282,8 +282,14 @@ impl Host {
 
     /// Sends the file of a table of connections as the supervisor.
     pub(crate) fn send_table(&self, file: &OwnedFd) {
+        self.send_table_with(&[file]);
+    }
+
+    /// Sends it with the filter of connections behind it.
+    pub(crate) fn send_table_with(&self, files: &[&OwnedFd]) {
+        let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         self.supervisor
-            .send(&EventToSwitch::ConnectionTable, &[file.as_fd()])
+            .send(&EventToSwitch::ConnectionTable, &fds)
             .expect("a listening switch");
     }
 

@@ -74,6 +74,31 @@ fn a_command_waits_for_the_file_and_another_length_is_refused() {
 }
 
 #[test]
+fn a_filter_is_made_anew_when_the_table_begins() {
+    use offload::connections::{GENERATION_AT, MAGIC, SIZE};
+
+    let new_filter = || sys::file::fixed("filter", SIZE as u64).expect("a file");
+    let generation = |filter: &OwnedFd| {
+        let mut word = [0; 8];
+        rustix::io::pread(filter, &mut word, GENERATION_AT as u64).expect("a word");
+        u64::from_ne_bytes(word)
+    };
+    let (filter, table) = (new_filter(), file());
+    rustix::io::pwrite(&filter, &MAGIC.to_ne_bytes(), 0).expect("room");
+    for life in 1..3 {
+        let mut host = Host::new();
+        host.send_table_with(&[&table, &filter]);
+        assert_eq!(generation(&filter), life - 1, "the settings are missing");
+        host.order(track(MAX), &[]).expect("a table");
+        assert_eq!(generation(&filter), life);
+    }
+    // What is no filter is refused.
+    let mut host = Host::new();
+    host.send_table_with(&[&table, &new_filter()]);
+    assert!(host.order(track(MAX), &[]).is_err());
+}
+
+#[test]
 fn garbage_in_the_file_is_no_connection() {
     for header in [false, true] {
         let (mut host, file) = (Host::new(), file());

@@ -39,6 +39,7 @@ mod owners;
 mod pipes;
 mod port_security;
 mod prefilter;
+mod prefilter_tracked;
 mod process_ports;
 mod qos;
 mod qos_failures;

@@ -442,7 +442,7 @@ impl<'a> Tracer<'a> {
             filled,
             steps,
             limits: self.limits_met(key, &names, &outcome),
-            prefilter: self.prefilter_entry(&traced.frame, key),
+            prefilter: self.prefilter_entry(&traced.frame, key, connection),
             mirrors: self.copies(&traced.frame, key, &names, &outcome),
             outcome,
             flows: flows.collect(),
@@ -459,8 +459,14 @@ impl<'a> Tracer<'a> {
     }
 
     /// Returns the entry of the port's prefilter that the frame meets.
-    fn prefilter_entry(&self, frame: &Frame, key: &FlowKey) -> Option<PrefilterEntry> {
-        let is_plain = offload::is_plain(&frame.parse());
+    fn prefilter_entry(
+        &self,
+        frame: &Frame,
+        key: &FlowKey,
+        connection: Option<&FrameConnection>,
+    ) -> Option<PrefilterEntry> {
+        let is_known = matches!(connection, Some(FrameConnection::Judged(_, Some(_))));
+        let is_plain = offload::is_plain(&frame.parse()) && !is_known;
         let found = is_plain.then(|| prefilters::entry_of(self.engine, PortId(key.in_port()), key));
         found.flatten()
     }

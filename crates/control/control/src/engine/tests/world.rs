@@ -572,7 +572,9 @@ impl Supervisor {
     pub(super) fn prefilter(&mut self, port: &str) -> &OwnedFd {
         self.prefilters.entry(port.to_owned()).or_insert_with(|| {
             let file = sys::file::fixed("table", offload::layout::SIZE as u64).unwrap();
-            offload::create(SharedWords::map(file.as_fd(), true).unwrap());
+            offload::create(
+                SharedWords::<{ offload::layout::SIZE }>::map(file.as_fd(), true).unwrap(),
+            );
             file
         })
     }

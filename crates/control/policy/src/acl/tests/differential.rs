@@ -32,8 +32,14 @@ fn rules_say_what_the_oracle_says() {
 
 #[test]
 fn frames_that_agree_with_a_denied_one_are_dropped() {
-    let (denied, cases) = compared(1000, oracle::check_denied);
+    let tracked = std::cell::Cell::new(0);
+    let (denied, cases) = compared(1000, |data| {
+        let (denied, of_new) = oracle::check_denied(data);
+        tracked.set(tracked.get() + of_new);
+        denied
+    });
     assert!(denied >= cases, "{denied}");
+    assert!(tracked.get() as u64 >= cases / 20, "{tracked:?}");
 }
 
 #[test]
