@@ -10,6 +10,7 @@ pub(crate) mod connections;
 pub(crate) mod dense;
 pub(crate) mod external;
 pub(crate) mod fleet;
+pub(crate) mod flood;
 pub(crate) mod grants;
 pub(crate) mod holding;
 pub(crate) mod kvm;

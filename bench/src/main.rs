@@ -183,6 +183,13 @@ enum Experiment {
     /// Guests with an IOMMU: sending, receiving and guest to guest by the time for which a page is
     /// mapped; messages; beside DPDK's forwarder
     Grants,
+    /// Denied floods by an uplink beside honest requests: prefilters, OVS-DPDK, nftables and tc
+    Flood,
+    /// Throughput and requests with a prefilter that no frame of them meets
+    FloodIdle,
+    /// From the first denied frame until the flood ends at the wire, and from a change to the first
+    /// allowed frame
+    FloodReaction,
     /// CPU time of a received packet by who spends it, beside native Linux and the bridge
     Breakdown,
     /// Copies by the offset of both ends in their cache lines
@@ -366,6 +373,9 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Holding => experiments::holding::holding(plan),
         Experiment::Netmap => experiments::netmap::netmap(plan),
         Experiment::Grants => experiments::grants::grants(plan),
+        Experiment::Flood => experiments::flood::flood(plan),
+        Experiment::FloodIdle => experiments::flood::idle(plan),
+        Experiment::FloodReaction => experiments::flood::reaction(plan),
         Experiment::Breakdown => experiments::external::breakdown::breakdown(plan),
         Experiment::Alignment => experiments::alignment::alignment(plan),
         Experiment::Coalescing => experiments::coalescing::coalescing(plan),

@@ -18,10 +18,10 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use self::guests::Guests;
-pub(crate) use self::load::Load;
+pub(crate) use self::load::{Load, over};
 use self::tables::Ways;
 use self::world::Used;
-pub(crate) use self::world::{FAR, Namespace, Way, World};
+pub(crate) use self::world::{FAR, NEAR, Namespace, Way, World};
 use super::busy::{RequestSample, Requests};
 use crate::hugepages::HugePages;
 use crate::peers::Kind;

@@ -321,7 +321,7 @@ fn appctl(folder: &Path, command: &str) -> Result<String> {
     run(&words(&command), &environment(folder))
 }
 
-fn ofctl(folder: &Path, what: &str, argument: &str) -> Result<()> {
+pub(crate) fn ofctl(folder: &Path, what: &str, argument: &str) -> Result<()> {
     let bridge = folder.join("br0.mgmt");
     let command = format!("ovs-ofctl {what} {} {argument}", bridge.display());
     run(&words(&command), &environment(folder)).map(drop)

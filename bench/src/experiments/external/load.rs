@@ -89,7 +89,7 @@ impl Load {
     }
 
     /// Gbit of so many bytes, thousands of so many packets, or transactions.
-    pub(super) fn per_second(self, count: u64) -> f64 {
+    pub(crate) fn per_second(self, count: u64) -> f64 {
         let count = count as f64;
         match self {
             Self::TcpOut | Self::TcpIn | Self::TcpStreams => count * 8.0 / 1e9,
@@ -151,6 +151,21 @@ impl Load {
             }
         }
     }
+}
+
+/// Packets or requests over UDP between two connected sockets: the first sends, or asks.
+pub(crate) fn over(load: Load, [client, server]: [UdpSocket; 2]) -> Result<Traffic> {
+    if load.is_requests() {
+        let period = load.period();
+        return Traffic::of(
+            move |shared| ask(&client, shared, period),
+            move |shared| answer(&server, shared),
+        );
+    }
+    Traffic::of(
+        move |shared| send(&client, shared, PAYLOAD, None),
+        move |shared| receive(&server, shared, PAYLOAD),
+    )
 }
 
 /// Connections at work at once, each with threads of its own.
@@ -259,7 +274,7 @@ impl Shared {
 }
 
 /// A sender and a receiver at work.
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -289,7 +304,7 @@ impl Traffic {
     }
 
     /// Bytes, packets or answers that have arrived.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.shared.count.load(Ordering::Relaxed)
     }
 
@@ -298,7 +313,7 @@ impl Traffic {
         self.shared.take_latency()
     }
 
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.shared.end();
         for thread in std::mem::take(&mut self.threads) {
             thread.join().ok().context("a thread panicked")??;
