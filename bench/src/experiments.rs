@@ -30,6 +30,7 @@ pub(crate) mod scheduling;
 pub(crate) mod shaping;
 pub(crate) mod sharing;
 pub(crate) mod signals;
+pub(crate) mod snich;
 pub(crate) mod sockets;
 pub(crate) mod throughput;
 mod uplink;

@@ -190,6 +190,9 @@ enum Experiment {
     /// From the first denied frame until the flood ends at the wire, and from a change to the first
     /// allowed frame
     FloodReaction,
+    /// One sender by frame size, without rules and with 971 that never match, and what a frame
+    /// costs, beside OVS-DPDK and the bridge with nftables: the figures of sNICh
+    Snich,
     /// CPU time of a received packet by who spends it, beside native Linux and the bridge
     Breakdown,
     /// Copies by the offset of both ends in their cache lines
@@ -376,6 +379,7 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Flood => experiments::flood::flood(plan),
         Experiment::FloodIdle => experiments::flood::idle(plan),
         Experiment::FloodReaction => experiments::flood::reaction(plan),
+        Experiment::Snich => experiments::snich::snich(plan),
         Experiment::Breakdown => experiments::external::breakdown::breakdown(plan),
         Experiment::Alignment => experiments::alignment::alignment(plan),
         Experiment::Coalescing => experiments::coalescing::coalescing(plan),

@@ -187,13 +187,25 @@ impl Peer {
         cores: &[usize],
         rules: &RuleSet,
     ) -> Result<Self> {
+        Self::filtering(kind, plan, cores, rules, 2)
+    }
+
+    /// The same with so many ports.
+    pub(crate) fn filtering(
+        kind: Kind,
+        plan: &Plan,
+        cores: &[usize],
+        rules: &RuleSet,
+        ports: u32,
+    ) -> Result<Self> {
         if let Some(reason) = kind.lacks(plan) {
             bail!("{reason}");
         }
         match kind {
-            Kind::Lasthop => lasthop::with_rules(plan, cores, rules),
-            Kind::Ovs => ovs::with_rules(plan, rules),
-            Kind::Forwarder | Kind::Bridge | Kind::Router => {
+            Kind::Lasthop => lasthop::with_rules(plan, cores, rules, ports),
+            Kind::Ovs => ovs::with_rules(plan, rules, ports),
+            Kind::Bridge => bridge::with_rules(ports, rules),
+            Kind::Forwarder | Kind::Router => {
                 bail!("{} has no rules", kind.name())
             }
         }

@@ -144,6 +144,43 @@ impl RuleSet {
         text
     }
 
+    /// Returns a file for `nft -f`: a chain of the bridge family, with a rule for each, of which the
+    /// first that matches decides.
+    pub(crate) fn nftables(&self) -> String {
+        let mut text = "table bridge rules {\nchain forward {\n\
+            type filter hook forward priority 0; policy accept;\n"
+            .to_owned();
+        for (five, action) in &self.0 {
+            let mut rule = String::new();
+            for (key, prefix) in [("saddr", five.source), ("daddr", five.destination)] {
+                if prefix.1 > 0 {
+                    // Writing to a string does not fail.
+                    let _ = write!(rule, "ip {key} {} ", shown(prefix));
+                }
+            }
+            if let Some(protocol) = five.protocol {
+                let _ = write!(rule, "ip protocol {protocol} ");
+            }
+            let ports = [
+                ("sport", five.source_ports),
+                ("dport", five.destination_ports),
+            ];
+            for (key, (from, to)) in ports {
+                if from == to {
+                    let _ = write!(rule, "th {key} {from} ");
+                } else if (from, to) != (0, u16::MAX) {
+                    let _ = write!(rule, "th {key} {from}-{to} ");
+                }
+            }
+            let verdict = match action {
+                Action::Allow => "accept",
+                Action::Reject => "drop",
+            };
+            let _ = writeln!(text, "{rule}{verdict}");
+        }
+        text + "}\n}\n"
+    }
+
     /// Packets near the rules, of this protocol alone if one is named, all different and none
     /// rejected: in frames of `frame_len` bytes.
     pub(crate) fn heads(&self, count: usize, protocol: Option<u8>, frame_len: u16) -> Arc<[Head]> {
@@ -267,6 +304,7 @@ mod tests {
             set.document()["lists"][0]["rules"].as_array().map(Vec::len),
             Some(100)
         );
+        assert_eq!(set.nftables().matches("drop\n").count(), 50);
         assert_eq!(set.heads(50, Some(UDP), 64).len(), 50);
     }
 }

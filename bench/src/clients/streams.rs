@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -168,9 +169,10 @@ struct Running {
 }
 
 impl Running {
-    fn new(number: usize, stream: &Stream) -> Result<Self> {
+    /// The first of the guests has the number `first`, counted from 1.
+    fn new(number: usize, stream: &Stream, first: usize) -> Result<Self> {
         let number = u16::try_from(number)?;
-        let guest = |index: usize| u8::try_from(index + 1);
+        let guest = |index: usize| u8::try_from(first + index);
         let flow = Flow::v4(guest(stream.from)?, guest(stream.to)?);
         let flow = flow.ports(FIRST_PORT + number, 2000);
         let frames = stream.sizes.iter().map(|size| match size {
@@ -256,9 +258,11 @@ fn read(frame: &[u8]) -> Option<(usize, u64, u64)> {
     Some((stream, 8 * bytes as u64, stamp))
 }
 
-/// A guest at each port of a peer.
+/// A guest at each port of a peer, or at some of them.
 pub(crate) struct Guests {
     nics: Vec<Nic>,
+    /// The number of the first guest.
+    first: usize,
     core: usize,
     frame: Vec<u8>,
     /// The beginning of the time in frames, which may wait from one run to the next.
@@ -269,8 +273,20 @@ impl Guests {
     /// Attaches guests with so many queue pairs, whose thread is on this core. A switch that learns
     /// then sees all addresses.
     pub(crate) fn attach(peer: &Peer, pairs: u16, core: usize) -> Result<Self> {
+        let ports = peer.taps().map_or(peer.sockets().len(), <[File]>::len);
+        Self::attach_some(peer, pairs, core, 0..ports)
+    }
+
+    /// The same at these ports, counted from 0, each with the number after its port's.
+    pub(crate) fn attach_some(
+        peer: &Peer,
+        pairs: u16,
+        core: usize,
+        ports: Range<usize>,
+    ) -> Result<Self> {
+        let first = ports.start + 1;
         let nics: Result<Vec<Nic>> = match peer.taps() {
-            Some(taps) => taps
+            Some(taps) => taps[ports]
                 .iter()
                 .map(|tap| Ok(Nic::Tap(tap.try_clone()?)))
                 .collect(),
@@ -279,18 +295,21 @@ impl Guests {
                     let listen = peer.client_listens();
                     listen.then(|| FrontListener::bind(path)).transpose()
                 };
-                let paths = peer.sockets();
+                let paths = &peer.sockets()[ports];
                 // All listen before the first is waited for: back ends call in any order.
                 let listeners: Result<Vec<_>, _> =
                     paths.iter().map(|path| listen(path.as_path())).collect();
-                let attached = paths.iter().zip(listeners?).zip(1..);
+                let attached = paths.iter().zip(listeners?).zip(first..);
                 attached
-                    .map(|((path, listener), number)| attach(path, listener, pairs, number))
+                    .map(|((path, listener), number)| {
+                        attach(path, listener, pairs, u8::try_from(number)?)
+                    })
                     .collect()
             }
         };
         let mut guests = Self {
             nics: nics?,
+            first,
             core,
             frame: Vec::new(),
             epoch: Instant::now(),
@@ -304,9 +323,10 @@ impl Guests {
     fn announce(&mut self) -> Result<()> {
         let others = self.nics.len() - 1;
         stop::try_wait("frames of all guests arrive", DIALLED, || {
-            for (nic, number) in self.nics.iter_mut().zip(1..) {
+            for (nic, number) in self.nics.iter_mut().zip(self.first..) {
                 // A queue that is still full has such frames in it.
-                nic.send(0, &rarp(mac(number)), &NetHeader::default())?;
+                let address = mac(u8::try_from(number)?);
+                nic.send(0, &rarp(address), &NetHeader::default())?;
             }
             stop::sleep(REST)?;
             let mut heard = 0;
@@ -341,7 +361,7 @@ impl Guests {
     fn run_here(&mut self, streams: &[Stream], time: Duration) -> Result<Vec<Carried>> {
         let numbered = streams.iter().enumerate();
         let running: Result<Vec<Running>> = numbered
-            .map(|(number, stream)| Running::new(number, stream))
+            .map(|(number, stream)| Running::new(number, stream, self.first))
             .collect();
         let mut running = running?;
         let paced: Vec<usize> = (0..running.len())
@@ -427,14 +447,14 @@ mod tests {
     fn frames_are_read_as_they_were_made() {
         let mut streams = vec![Stream::flood(0, 1, &[Size::Super]); 8];
         streams[7].sizes = vec![Size::Bytes(64), Size::Bytes(1514)];
-        let running = Running::new(7, &streams[7]).unwrap();
+        let running = Running::new(7, &streams[7], 1).unwrap();
         let bits: Vec<_> = running
             .frames
             .iter()
             .map(|(frame, _)| read(frame))
             .collect();
         assert_eq!(bits, [Some((7, 512, 0)), Some((7, 12_112, 0))]);
-        let running = Running::new(3, &streams[3]).unwrap();
+        let running = Running::new(3, &streams[3], 1).unwrap();
         let (stream, bits, _) = read(&running.frames[0].0).unwrap();
         assert_eq!(
             (stream, bits),

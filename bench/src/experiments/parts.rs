@@ -179,7 +179,21 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The same, at another place.
+    /// As [`Run::add`], of another way and at another place.
+    pub(crate) fn add_way_at(&mut self, part: &'static Part, way: &str, x: f64, value: f64) {
+        self.add_way(part, way, value);
+        if let Some(last) = self.samples.last_mut() {
+            last.x = x;
+        }
+    }
+
+    /// The value of the last sample of a part.
+    pub(crate) fn last_of(&self, part: &Part) -> Option<f64> {
+        let mut latest = self.samples.iter().rev();
+        Some(latest.find(|sample| sample.part == part)?.value)
+    }
+
+    /// As [`Run::add`], at another place.
     pub(crate) fn add_at(&mut self, part: &'static Part, x: f64, value: f64) {
         self.add(part, value);
         if let Some(last) = self.samples.last_mut() {

@@ -54,6 +54,7 @@ pub(crate) fn seconds(experiment: Experiment) -> [u64; 2] {
         Experiment::External => [160, 150],
         Experiment::Netmap => [150, 400],
         Experiment::Rules => [60, 240],
+        Experiment::Snich => [60, 380],
         Experiment::Rings => [60, 200],
         Experiment::Sockets => [60, 300],
         _ => [60, 80],
@@ -262,19 +263,26 @@ pub(crate) static FIGURES: [Figure; 49] = [
     figure(
         "000-5.3",
         "Throughput by size without rules",
-        Asked::By(&[(Experiment::Rules, "no rules")]),
-        &[here(order("Lasthop, no rules", "OVS-DPDK, no rules"))],
+        Asked::By(&[
+            (Experiment::Rules, "no rules"),
+            (Experiment::Snich, "no-rules"),
+        ]),
+        &[
+            here(order("Lasthop, no rules", "OVS-DPDK, no rules")),
+            here(order(OURS, OVS)),
+            here(order(OURS, BRIDGE)),
+        ],
     ),
     figure(
         "000-5.4",
-        "Cost by class without rules",
-        Asked::NotBuilt("a profile of functions"),
-        &[],
+        "Cost without rules",
+        Asked::By(&[(Experiment::Snich, "cost")]),
+        &[here(order(BRIDGE, OURS)), here(order(OVS, OURS))],
     ),
     figure(
         "000-5.5",
         "Throughput by size with 971 rules",
-        Asked::By(&[(Experiment::Rules, "rules")]),
+        Asked::By(&[(Experiment::Rules, "rules"), (Experiment::Snich, "rules")]),
         &[
             here(order("Lasthop, rules", "OVS-DPDK, rules")),
             here(Claim::RatioWithin {
@@ -283,19 +291,28 @@ pub(crate) static FIGURES: [Figure; 49] = [
                 least: 0.95,
                 most: 1.05,
             }),
+            here(order(OURS, BRIDGE)),
         ],
     ),
     figure(
         "000-5.6",
-        "Cost by class with rules",
-        Asked::NotBuilt("a profile of functions"),
-        &[],
+        "Cost with 971 rules",
+        Asked::By(&[(Experiment::Snich, "rules-cost")]),
+        &[here(order(BRIDGE, OURS)), here(order(BRIDGE, OVS))],
     ),
     figure(
         "000-5.7",
-        "Two senders with rules",
-        Asked::NotBuilt("two senders with rules"),
-        &[],
+        "Two senders with 971 rules",
+        Asked::By(&[(Experiment::Snich, "two-senders")]),
+        &[with(
+            3,
+            Claim::RatioWithin {
+                of: "Lasthop, two senders",
+                to: "Lasthop, one sender",
+                least: 1.7,
+                most: 2.3,
+            },
+        )],
     ),
     figure(
         "001-2",

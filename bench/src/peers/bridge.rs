@@ -11,8 +11,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use super::{Kind, Peer, Ports};
+use crate::folders;
 use crate::namespace;
 use crate::process::{run, words};
+use crate::rules::RuleSet;
 
 pub(super) const DEVICE: &str = "/dev/net/tun";
 /// Frames that wait in a device, as in the queues of the other peers.
@@ -24,11 +26,25 @@ pub(super) fn start(ports: u32) -> Result<Peer> {
 
 /// With these commands of `tc`, for the devices `tap0`, `tap1`, ….
 pub(crate) fn with(ports: u32, commands: Vec<String>) -> Result<Peer> {
+    let commands = commands.iter().map(|command| format!("tc {command}"));
+    after(ports, commands.collect())
+}
+
+/// With these rules of nftables.
+pub(super) fn with_rules(ports: u32, rules: &RuleSet) -> Result<Peer> {
+    let folder = folders::new("bridge")?;
+    let file = folder.path().join("rules.nft");
+    std::fs::write(&file, rules.nftables())?;
+    after(ports, vec![format!("nft -f {}", file.display())])
+}
+
+/// After these commands in its namespace.
+fn after(ports: u32, commands: Vec<String>) -> Result<Peer> {
     let none: [(&str, &Path); 0] = [];
     let taps = namespace::inside_new(move || {
         let taps = make(ports)?;
         for command in commands {
-            run(&words(&format!("tc {command}")), &none)?;
+            run(&words(&command), &none)?;
         }
         Ok(taps)
     })?;

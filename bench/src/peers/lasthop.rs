@@ -65,10 +65,15 @@ pub(crate) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
 }
 
 /// With these access lists, on these cores.
-pub(super) fn with_rules(plan: &Plan, cores: &[usize], rules: &RuleSet) -> Result<Peer> {
-    let text = configuration("", 2) + &rules.configuration();
+pub(super) fn with_rules(
+    plan: &Plan,
+    cores: &[usize],
+    rules: &RuleSet,
+    ports: u32,
+) -> Result<Peer> {
+    let text = configuration("", ports) + &rules.configuration();
     let running = start_with(plan, cores, &text)?;
-    Ok(into_peer(running, 2, Vec::new()))
+    Ok(into_peer(running, ports, Vec::new()))
 }
 
 /// With a list that has connections tracked, and no other rule.

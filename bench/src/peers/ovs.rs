@@ -24,6 +24,8 @@ pub(crate) const TAP: &str = "lasthop-mirror";
 /// Flows of [`pass_across`], behind rules.
 const ACROSS_IN_TABLE_1: &str =
     "table=1,in_port=1,actions=output:2\ntable=1,in_port=2,actions=output:1\n";
+/// The same for more ports than two.
+const LEARNING_IN_TABLE_1: &str = "table=1,actions=NORMAL\n";
 /// Flows of [`tracking`], before those of [`pass_across`].
 const TRACKING: [&str; 5] = [
     "table=0,priority=40000,ip,ct_state=-trk,actions=ct(table=1)",
@@ -57,13 +59,17 @@ pub(super) fn with_iommu(plan: &Plan) -> Result<Peer> {
     with(&plan, keys, 2, pass_across)
 }
 
-/// With these rules before the explicit flows, and room for a million cached flows.
-pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
+/// With these rules before the explicit flows, of two ports, and room for a million cached flows.
+pub(super) fn with_rules(plan: &Plan, rules: &RuleSet, ports: u32) -> Result<Peer> {
     let mask = mask(plan);
     let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x} other_config:flow-limit=1000000");
-    with(plan, &keys, 2, |folder| {
+    let across = match ports {
+        2 => ACROSS_IN_TABLE_1,
+        _ => LEARNING_IN_TABLE_1,
+    };
+    with(plan, &keys, ports, |folder| {
         let file = folder.join("rules.txt");
-        std::fs::write(&file, rules.openflow() + ACROSS_IN_TABLE_1)?;
+        std::fs::write(&file, rules.openflow() + across)?;
         ofctl(folder, "del-flows", "")?;
         ofctl(folder, "add-flows", &file.display().to_string())
     })

@@ -91,8 +91,7 @@ impl Figures for Floods {
             "p99 / no flood",
             "CPU, % of a core",
             "more than without",
-            "sent, kpps",
-            "arrived, kpps",
+            "arrived of sent, kpps",
             "at the wire, %",
             "entries",
             "aims",
@@ -144,10 +143,10 @@ impl Floods {
             shown(seen.p99.filter(|_| is_flood), "x"),
             spread(&own, percent, 1),
             shown(seen.more.filter(|_| is_flood), ""),
-            spread(&own, |sample| Some(sample.sent_kpps), 0),
-            spread(&own, |sample| Some(sample.arrived_kpps), 0),
+            rates(&own),
             spread(&own, |sample| Some(100.0 * sample.ended?), 2),
-            spread(&own, |sample| Some(sample.entries? as f64), 0),
+            seen.entries
+                .map_or_else(|| "-".to_owned(), |entries| format!("{entries:.0}")),
             verdict,
             format!("{} ({})", own.len(), near.count()),
         ])
@@ -160,6 +159,14 @@ fn p99(sample: &Sample) -> Option<f64> {
 
 fn percent(sample: &Sample) -> Option<f64> {
     Some(sample.percent)
+}
+
+/// Medians of the frames that got to the interface, and of those that the flood sent.
+fn rates(samples: &[&Sample]) -> String {
+    let arrived = middle(samples, |sample| Some(sample.arrived_kpps));
+    let sent = middle(samples, |sample| Some(sample.sent_kpps));
+    let [arrived, sent] = [arrived, sent].map(Option::unwrap_or_default);
+    format!("{arrived:.0} of {sent:.0}")
 }
 
 /// Percent of all requests.
