@@ -144,8 +144,8 @@ impl RuleSet {
         text
     }
 
-    /// Returns a file for `nft -f`: a chain of the bridge family, with a rule for each, of which the
-    /// first that matches decides.
+    /// Returns a file for `nft -f`: a chain of the bridge family with all of them. The first that
+    /// matches decides.
     pub(crate) fn nftables(&self) -> String {
         let mut text = "table bridge rules {\nchain forward {\n\
             type filter hook forward priority 0; policy accept;\n"

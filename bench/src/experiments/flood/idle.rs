@@ -1,11 +1,11 @@
-//! The price of a prefilter for frames that no entry is for: a table that is empty, one with
-//! entries for others, and one with masks for the guest that is asked.
+//! The price of a prefilter for frames without an entry: with a table that is empty, with entries
+//! for another guest, and with entries and masks that concern the guest that is asked.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use e2e::machine::pin;
 
-use super::policy;
 use super::sender::Frames;
 use super::world::{ASKED, FloodWorld, VICTIM, Way};
 use crate::experiments::external::{Load, over};
@@ -18,15 +18,27 @@ use crate::stop;
 /// Flows of others that fill the table, and how long that takes.
 const OTHERS: u32 = 1024;
 const FILL: Duration = Duration::from_secs(3);
-/// Entries without frames go after ten seconds.
-const WINDOW: Duration = Duration::from_secs(2);
+/// Entries without frames go after ten seconds, so samples are short, and there are some of them.
+const SETTLE: Duration = Duration::from_millis(100);
+const WINDOW: Duration = Duration::from_millis(500);
+const REPEATED: u32 = 3;
+/// The address of the far namespace.
+const FAR_ADDRESS: [u8; 4] = [10, 1, 0, 9];
 const SWITCHED: Duration = Duration::from_secs(20);
 
 const PUBLISHED: &str = "no figure";
 const DRIVERS: &str = "1: packet, 2: xdp";
+static SENT: Part = Part {
+    name: "sent",
+    axes: [
+        DRIVERS,
+        "kpps of 64 B that a core sends and takes to the uplink",
+    ],
+    published: PUBLISHED,
+};
 static THROUGHPUT: Part = Part {
     name: "throughput",
-    axes: [DRIVERS, "kpps of UDP that arrive, 64 B, from the uplink"],
+    axes: [DRIVERS, "kpps of these that arrive at the guest"],
     published: PUBLISHED,
 };
 static REQUESTS: Part = Part {
@@ -46,15 +58,19 @@ static MASKS: Part = Part {
 };
 
 const NOTES: [&str; 4] = [
-    "off, empty, others, masks: the prefilter is off; on and empty; has entries for another guest; \
-     has entries for the guest that is asked, of other sources. They take turns at the same \
-     Lasthop, which is started in each round",
-    "all have the same access lists: the example of the experiment flood, and a list from the \
-     uplink that denies an address set of 1024 addresses for the other guest, and sources by \
-     prefixes of 8 to 32 bits and a port for the guest that is asked",
+    "off, empty: the prefilter is off; on, and its table is empty. others: it has entries for \
+     another guest, by the list of that guest. blocked: it has entries by a list from the uplink, \
+     which concern all guests, and so are looked up for each frame. masks: it has entries for the \
+     guest that is asked, of other sources. They take turns at the same Lasthop, which is started \
+     in each round",
+    "all have the same access lists: an address set of 1024 addresses that is denied at the other \
+     guest, another one at the uplink, and prefixes of 8 to 32 bits and a port at the guest that \
+     is asked",
     "a flood of such flows fills the table for three seconds, and is over when the others are \
      measured",
-    "sender, receiver and switch share the cores",
+    "all of Lasthop has the switch's core; the sender, or both ends of the requests, have the \
+     client's, where the kernel also does the work of the uplink's interface: so 'sent' has the \
+     price of the prefilter, and the others what becomes of it",
 ];
 
 /// State of a prefilter.
@@ -63,17 +79,25 @@ enum State {
     Off,
     Empty,
     Others,
+    Blocked,
     Masks,
 }
 
 impl State {
-    const ALL: [Self; 4] = [Self::Off, Self::Empty, Self::Others, Self::Masks];
+    const ALL: [Self; 5] = [
+        Self::Off,
+        Self::Empty,
+        Self::Others,
+        Self::Blocked,
+        Self::Masks,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Empty => "empty",
             Self::Others => "others",
+            Self::Blocked => "blocked",
             Self::Masks => "masks",
         }
     }
@@ -83,7 +107,7 @@ impl State {
         match self {
             Self::Off => None,
             Self::Empty | Self::Others => Some(0.99),
-            Self::Masks => Some(0.95),
+            Self::Blocked | Self::Masks => Some(0.95),
         }
     }
 }
@@ -95,14 +119,18 @@ pub(crate) fn idle(plan: &Plan) -> Result<Report> {
         for (way, x) in [(Way::PacketAuto, 1.0), (Way::XdpAuto, 2.0)] {
             run.attempt(way.name(), |run| {
                 wait_quiet(plan.patience / 100)?;
-                let world = FloodWorld::with_lists(plan, way, &lists())?;
+                let world = FloodWorld::with_lists(plan, way, &lists(), &plan.cores[..1])?;
                 // Each is first in its turn.
                 let first = round as usize % State::ALL.len();
                 for index in 0..State::ALL.len() {
                     let state = State::ALL[(first + index) % State::ALL.len()];
                     progress(&format!("flood-idle: {}, {}", way.name(), state.name()));
-                    let parts = [&THROUGHPUT, &REQUESTS, &ENTRIES, &MASKS];
-                    run.take_all(parts, state.name(), x, || measure(plan, &world, way, state))?;
+                    prepare(plan, &world, way, state)?;
+                    for _ in 0..REPEATED {
+                        let parts = [&SENT, &THROUGHPUT, &REQUESTS];
+                        run.take_all(parts, state.name(), x, || measure(plan, &world))?;
+                    }
+                    count(run, &world, state)?;
                 }
                 Ok(())
             })?;
@@ -111,7 +139,7 @@ pub(crate) fn idle(plan: &Plan) -> Result<Report> {
     for (driver, x) in [("packet", 1.0), ("xdp", 2.0)] {
         for (state, part) in State::ALL
             .into_iter()
-            .flat_map(|state| [(state, &THROUGHPUT), (state, &REQUESTS)])
+            .flat_map(|state| [&SENT, &THROUGHPUT, &REQUESTS].map(|part| (state, part)))
         {
             if let Some(least) = state.aim() {
                 let seen = run.ratio(part, x, [state.name(), State::Off.name()]);
@@ -121,6 +149,20 @@ pub(crate) fn idle(plan: &Plan) -> Result<Report> {
         }
     }
     Ok(run.report("The price of a prefilter for other frames"))
+}
+
+/// Adds the entries and their masks.
+fn count(run: &mut Run<'_>, world: &FloodWorld, state: State) -> Result<()> {
+    let entries = match state {
+        State::Off => Vec::new(),
+        _ => world.entries()?,
+    };
+    let mut masks: Vec<String> = entries.iter().map(|entry| shape(entry)).collect();
+    masks.sort_unstable();
+    masks.dedup();
+    run.add(&ENTRIES, entries.len() as f64);
+    run.add(&MASKS, masks.len() as f64);
+    Ok(())
 }
 
 /// Sources that are denied for the guest that is asked, one network of each length.
@@ -136,40 +178,61 @@ const NETWORKS: [&str; 7] = [
 /// The port that is denied for it, whatever the source.
 const DENIED_PORT: u16 = 9999;
 
-/// An address of the set: no two of them are in one network that has no others.
-fn address(index: u32) -> [u8; 4] {
-    (0xc612_0001 + 6 * index).to_be_bytes()
+/// First addresses of the sets: that of the other guest, and that of the uplink.
+const FEED: u32 = 0xc612_0001;
+const BLOCKED: u32 = 0xc613_0001;
+
+/// An address of a set: between any two of them are others, which are allowed.
+fn address(first: u32, index: u32) -> [u8; 4] {
+    (first + 6 * index).to_be_bytes()
 }
 
-/// The example, and what is denied by the uplink.
-fn lists() -> String {
-    let quoted = |address: [u8; 4]| format!("\"{}\"", std::net::Ipv4Addr::from(address));
-    let feed: Vec<String> = (0..OTHERS).map(|index| quoted(address(index))).collect();
-    let [asked, victim] = [ASKED, VICTIM].map(|target| quoted(target.address));
-    let mut rules = format!(
-        "[[acl.rule]]\nname = \"feed\"\naction = \"drop\"\nsource = [\"@feed\"]\n\
-         destination = [{victim}]\n"
+/// A set of addresses.
+fn set(name: &str, first: u32) -> String {
+    let quoted = |index| format!("\"{}\"", std::net::Ipv4Addr::from(address(first, index)));
+    let all: Vec<String> = (0..OTHERS).map(quoted).collect();
+    let all = all.join(", ");
+    format!("\n[[address_set]]\nname = \"{name}\"\naddresses = [{all}]\n")
+}
+
+/// A list of a port, with rules that drop frames with these keys; all else is allowed.
+fn list(name: &str, direction: &str, port: &str, keys: &[String]) -> String {
+    let mut text = format!(
+        "\n[[acl]]\nname = \"{name}\"\ndirection = \"{direction}\"\nports = [\"{port}\"]\n"
     );
-    for (index, network) in NETWORKS.iter().enumerate() {
-        rules += &format!(
-            "[[acl.rule]]\nname = \"network{index}\"\naction = \"drop\"\nsource = [\"{network}\"]\n\
-             destination = [{asked}]\n"
-        );
+    for (index, keys) in keys.iter().enumerate() {
+        text += &format!("[[acl.rule]]\nname = \"drop{index}\"\naction = \"drop\"\n{keys}\n");
     }
-    format!(
-        "{}\n[[address_set]]\nname = \"feed\"\naddresses = [{}]\n\
-         [[acl]]\nname = \"blocked\"\ndirection = \"from-guest\"\nports = [\"up0\"]\n{rules}\
-         [[acl.rule]]\nname = \"port\"\naction = \"drop\"\nprotocol = \"udp\"\n\
-         destination = [{asked}]\ndestination_ports = [{DENIED_PORT}]\n",
-        policy::EXAMPLE,
-        feed.join(", ")
-    )
+    text + "[[acl.rule]]\nname = \"rest\"\naction = \"allow\"\n"
+}
+
+/// See the notes.
+fn lists() -> String {
+    let networks = NETWORKS.map(|network| format!("source = [\"{network}\"]"));
+    let port = format!("protocol = \"udp\"\ndestination_ports = [{DENIED_PORT}]");
+    let masks = [&networks[..], &[port]].concat();
+    let of_set = |name| [format!("source = [\"@{name}\"]")];
+    [
+        set("feed", FEED),
+        set("blocked", BLOCKED),
+        list("other-in", "to-guest", "victim0", &of_set("feed")),
+        list("up-out", "from-guest", "up0", &of_set("blocked")),
+        list("asked-in", "to-guest", "near0", &masks),
+    ]
+    .concat()
 }
 
 /// Flows that the lists deny, for the one guest or the other.
 fn flows(state: State) -> Vec<([u8; 4], u16)> {
-    if state == State::Others {
-        return (0..OTHERS).map(|index| (address(index), 9)).collect();
+    let of_set = |first| {
+        (0..OTHERS)
+            .map(|index| (address(first, index), 9))
+            .collect()
+    };
+    match state {
+        State::Others => return of_set(FEED),
+        State::Blocked => return of_set(BLOCKED),
+        _ => {}
     }
     let sources = (0_u8..16).flat_map(|n| {
         [
@@ -186,51 +249,59 @@ fn flows(state: State) -> Vec<([u8; 4], u16)> {
     sources.collect()
 }
 
-/// Kpps, requests a second, entries and masks.
-fn measure(plan: &Plan, world: &FloodWorld, way: Way, state: State) -> Result<[f64; 4]> {
+/// Brings the prefilter into this state.
+fn prepare(plan: &Plan, world: &FloodWorld, way: Way, state: State) -> Result<()> {
     // Off and on again is empty.
     world.set_prefilter(way, false, SWITCHED)?;
     if state != State::Off {
         world.set_prefilter(way, true, SWITCHED)?;
     }
     let target = match state {
-        State::Others => Some(VICTIM),
-        State::Masks => Some(ASKED),
-        State::Off | State::Empty => None,
+        State::Others | State::Blocked => VICTIM,
+        State::Masks => ASKED,
+        State::Off | State::Empty => return Ok(()),
     };
-    if let Some(target) = target {
-        let frames = Frames::Flows(flows(state));
-        let flood = world.flood(plan, target, frames, None)?;
-        stop::sleep(FILL)?;
-        flood.end()?;
-    }
-    let [throughput, requests] = [Load::UdpIn, Load::UdpRequests].map(|load| {
-        let traffic = over(load, world.sockets()?)?;
-        stop::sleep(plan.settle)?;
-        let (start, before) = (Instant::now(), traffic.count());
-        stop::sleep(plan.window.min(WINDOW))?;
-        let count = traffic.count() - before;
-        let seconds = start.elapsed().as_secs_f64();
-        traffic.end()?;
-        Ok::<f64, anyhow::Error>(load.per_second(count) / seconds)
-    });
-    let entries = match state {
-        State::Off => Vec::new(),
-        _ => world.entries()?,
-    };
-    ensure!(
-        target.is_none() || !entries.is_empty(),
-        "the table is empty after a flood"
-    );
-    let mut masks: Vec<String> = entries.iter().map(|entry| shape(entry)).collect();
-    masks.sort_unstable();
-    masks.dedup();
-    Ok([
-        throughput?,
-        requests?,
-        entries.len() as f64,
-        masks.len() as f64,
-    ])
+    let frames = Frames::Flows(flows(state));
+    let flood = world.flood(plan, target, frames, None)?;
+    stop::sleep(FILL)?;
+    flood.end()?;
+    let is_filled = !world.entries()?.is_empty();
+    ensure!(is_filled, "the table is empty after a flood");
+    Ok(())
+}
+
+/// Kpps that were sent and that arrived, and requests a second.
+fn measure(plan: &Plan, world: &FloodWorld) -> Result<[f64; 3]> {
+    let (settle, window) = (plan.settle.min(SETTLE), plan.window.min(WINDOW));
+    let [client, server] = world.sockets()?;
+    let port = server.local_addr()?.port();
+    let frames = Frames::Flows(vec![(FAR_ADDRESS, port)]);
+    let sender = world.flood(plan, ASKED, frames, None)?;
+    stop::sleep(settle)?;
+    let counts = || anyhow::Ok((Instant::now(), sender.sent(), world.received()?));
+    let before = counts()?;
+    stop::sleep(window)?;
+    let after = counts()?;
+    sender.end()?;
+    let rate = |count: u64| count as f64 / (after.0 - before.0).as_secs_f64() / 1e3;
+    let [sent, arrived] = [rate(after.1 - before.1), rate(after.2 - before.2)];
+    drop((client, server));
+    let load = Load::UdpRequests;
+    let traffic = std::thread::scope(|scope| {
+        // The threads of the two ends have the core of the one that starts them.
+        let thread = scope.spawn(|| {
+            pin(plan.cores[1])?;
+            over(load, world.sockets()?)
+        });
+        thread.join().ok().context("a thread panicked")?
+    })?;
+    stop::sleep(settle)?;
+    let (start, before) = (Instant::now(), traffic.count());
+    stop::sleep(window)?;
+    let count = traffic.count() - before;
+    let seconds = start.elapsed().as_secs_f64();
+    traffic.end()?;
+    Ok([sent, arrived, load.per_second(count) / seconds])
 }
 
 /// A match without its values: the lengths of its prefixes stay.
@@ -267,5 +338,6 @@ mod tests {
         assert_eq!(flows(State::Others).len(), 1024);
         assert_eq!(flows(State::Masks).len(), 128);
         assert_eq!(lists().matches("action = \"drop\"").count(), 1 + 1 + 7 + 1);
+        assert_ne!(flows(State::Others), flows(State::Blocked));
     }
 }

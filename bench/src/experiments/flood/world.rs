@@ -39,10 +39,13 @@ pub(super) const ASKED: Target = Target {
 };
 /// Port of the client and of its server.
 const PORT: u16 = 4711;
-/// Port by which the victim says that it is there.
+/// Port by which guests say that they are there.
 const HELLO_PORT: u16 = 4710;
 /// In the reason of a prefilter that waits for another driver process.
 const NEXT_DRIVER: &str = "next driver process";
+/// Columns of packets in a `/proc/net/dev`.
+const RECEIVED: usize = 1;
+const SENT: usize = 9;
 const START: Duration = Duration::from_secs(20);
 /// Queues of each end of a veth pair: DPDK's `AF_XDP` driver takes one.
 const ONE_QUEUE: &str = "numtxqueues 1 numrxqueues 1";
@@ -130,11 +133,11 @@ pub(super) struct FloodWorld {
 impl FloodWorld {
     /// A switch with the documented example of access lists.
     pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
-        Self::with_lists(plan, way, policy::EXAMPLE)
+        Self::with_lists(plan, way, policy::EXAMPLE, plan.shared_cores())
     }
 
-    /// The same, where Lasthop has these access lists.
-    pub(super) fn with_lists(plan: &Plan, way: Way, lists: &str) -> Result<Self> {
+    /// The same, where Lasthop has these access lists, on these cores.
+    pub(super) fn with_lists(plan: &Plan, way: Way, lists: &str, cores: &[usize]) -> Result<Self> {
         let folder = folders::new("flood")?;
         let namespace = |name| Namespace::new(name, folder.path());
         let mut world = Self {
@@ -150,25 +153,24 @@ impl FloodWorld {
             Way::OvsDpdk => world.ovs(plan)?,
             Way::Nftables => world.bridge(|world| world.nftables())?,
             Way::Flower => world.bridge(|world| world.flower())?,
-            _ => world.lasthop(plan, way, lists)?,
+            _ => world.lasthop(plan, way, lists, cores)?,
         }
-        world.introduce_victim()?;
+        world.introduce(&world.victim, VICTIM)?;
+        world.introduce(&world.near, ASKED)?;
         Ok(world)
     }
 
-    /// Has the switch learn the station of the victim, which sends something to the far namespace:
+    /// Has the switch learn the station of a guest, which sends something to the far namespace:
     /// frames to a station that is not known are flooded.
-    fn introduce_victim(&self) -> Result<()> {
-        let own = std::net::Ipv4Addr::from(VICTIM.address);
-        let victim = self
-            .victim
-            .inside(|| Ok(UdpSocket::bind((own, HELLO_PORT))?))?;
+    fn introduce(&self, guest: &Namespace, target: Target) -> Result<()> {
+        let own = std::net::Ipv4Addr::from(target.address);
+        let socket = guest.inside(|| Ok(UdpSocket::bind((own, HELLO_PORT))?))?;
         let far = self
             .far
             .inside(|| Ok(UdpSocket::bind(format!("{FAR}:{HELLO_PORT}"))?))?;
         far.set_read_timeout(Some(Duration::from_millis(100)))?;
-        stop::try_wait("a frame of the victim", START, || {
-            let _ = victim.send_to(&[0], (FAR, HELLO_PORT));
+        stop::try_wait("a frame of a guest", START, || {
+            let _ = socket.send_to(&[0], (FAR, HELLO_PORT));
             Ok(far.recv(&mut [0]).ok().map(drop))
         })
     }
@@ -204,10 +206,10 @@ impl FloodWorld {
         taps + &uplink + lists
     }
 
-    fn lasthop(&mut self, plan: &Plan, way: Way, lists: &str) -> Result<()> {
+    fn lasthop(&mut self, plan: &Plan, way: Way, lists: &str, cores: &[usize]) -> Result<()> {
         let keys = way.uplink().context("a way of Lasthop")?;
         let text = self.configuration(keys, lists);
-        let lasthop = start_with(plan, plan.shared_cores(), &text)?;
+        let lasthop = start_with(plan, cores, &text)?;
         stop::try_wait("the ports are up", START, || {
             for name in ["near0", "victim0", "up0"] {
                 if port_shown(&lasthop, name)?["state"] != "up" {
@@ -367,7 +369,14 @@ impl FloodWorld {
     pub(super) fn arrived(&self) -> Result<u64> {
         let path = format!("/proc/{}/net/dev", self.far.pid());
         let text = std::fs::read_to_string(&path).context(path)?;
-        sent_by(&text, "far0").context("far0 has no counters")
+        counter(&text, "far0", SENT).context("far0 has no counters")
+    }
+
+    /// Frames that the interface of the guest that is asked got.
+    pub(super) fn received(&self) -> Result<u64> {
+        let path = format!("/proc/{}/net/dev", self.near.pid());
+        let text = std::fs::read_to_string(&path).context(path)?;
+        counter(&text, "near0", RECEIVED).context("near0 has no counters")
     }
 
     /// The prefilter of the uplink.
@@ -426,11 +435,11 @@ fn address(target: Target) -> String {
     std::net::Ipv4Addr::from(target.address).to_string()
 }
 
-/// Frames sent by an interface, of a `/proc/net/dev`.
-fn sent_by(text: &str, interface: &str) -> Option<u64> {
+/// A counter of an interface, in this column of a `/proc/net/dev`.
+fn counter(text: &str, interface: &str, column: usize) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.trim().split_once(':'));
     let (_, counters) = lines.find(|(name, _)| *name == interface)?;
-    counters.split_whitespace().nth(9)?.parse().ok()
+    counters.split_whitespace().nth(column)?.parse().ok()
 }
 
 /// The document at a path of the API.
@@ -452,8 +461,8 @@ mod tests {
     #[test]
     fn counters_are_read_by_column() {
         let text = "Inter-|   Receive\n face |bytes\n  far0: 1 2 3 4 5 6 7 8 90 100 0 3\n";
-        assert_eq!(sent_by(text, "far0"), Some(100));
-        assert_eq!(sent_by(text, "up0"), None);
+        assert_eq!(counter(text, "far0", SENT), Some(100));
+        assert_eq!(counter(text, "up0", RECEIVED), None);
         assert_eq!(mac(VICTIM), "02:00:00:00:00:02");
         assert_eq!(address(VICTIM), "10.1.0.2");
     }
