@@ -69,7 +69,7 @@ const NOTES: [&str; 3] = [
      the experiment flood; counters are read every 10 ms, those of the table by GET \
      /v1/ports/up0, and those of the interface from /proc/net/dev",
     "a share counts from its time to the end of the flood: four seconds, six with random ports",
-    "then the flood goes on, and 'lasthop apply' adds a rule that allows its UDP frames; the first \
+    "then, beside the flood, 'lasthop apply' adds a rule that allows its UDP frames; the first \
      of them that the guest's interface sees counts, but those that the example allows",
 ];
 

@@ -31,7 +31,7 @@ const FIXED_PORTS: [u16; 2] = [1000, 9];
 /// The source of a flow that is fixed.
 const FIXED_SOURCE: [u8; 4] = [192, 0, 2, 1];
 
-/// What differs from frame to frame.
+/// Fields that differ from frame to frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Kind {
     /// Nothing: one UDP flow.
