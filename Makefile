@@ -195,6 +195,7 @@ miri: ## Queue, queue lock, ring and memory code, tables of translations and of 
 		-- table::tests::reuse table::tests::garbage table::tests::what table::fragments table::word tracker::
 	cargo +nightly miri test --package lasthop-virtio --lib queue::
 	cargo +nightly miri test --package lasthop-ring --lib
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --package lasthop-offload --lib -- table:: masks:: connections::
 	cargo +nightly miri test --package lasthop-datapath --lib -- queue_lock:: egress::
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --package lasthop-egress --lib \
 		-- tokens:: window changed scaled room

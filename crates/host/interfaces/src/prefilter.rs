@@ -98,12 +98,23 @@ impl Prefilter {
         self.table.as_fd()
     }
 
+    /// Returns whether its programs are of this build's layout. Those of a supervisor before this
+    /// one may be of another, and control leaves their tables alone.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let memory = SharedWords::<SIZE>::map(self.table.as_fd(), true);
+        memory.is_ok_and(|memory| offload::is_table(&memory))
+    }
+
     /// Empties the table and its counters, for another port.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The system's refusal, or programs of another layout, which have no other use.
     pub fn clear(&self) -> io::Result<()> {
         let memory = SharedWords::<SIZE>::map(self.table.as_fd(), true)?;
+        if !offload::is_table(&memory) {
+            return Err(io::Error::other("its programs are of another version"));
+        }
         for at in (0..SIZE).step_by(8) {
             memory.word(at).store(0, Relaxed);
         }

@@ -66,6 +66,10 @@ pub struct Report {
     pub drivers: Vec<DriverGap>,
     /// Reason why the other drivers are of the version before.
     pub drivers_stay: Option<String>,
+    /// The kernel has programs of prefilters for another layout of tables: denied frames reach the
+    /// switch until Lasthop is restarted.
+    #[serde(default)]
+    pub prefilters_stay: bool,
 }
 
 /// Replaced driver.

@@ -101,6 +101,11 @@ impl Drivers {
         self.prefilters = Prefilters::prepare(count);
     }
 
+    /// Returns whether programs of prefilters are those of another version, which needs a restart.
+    pub(super) fn has_other_prefilters(&self) -> bool {
+        self.prefilters.has_others()
+    }
+
     /// Returns the filter of connections that prefilters read, for the switch.
     pub(super) fn connection_filter(&self) -> Option<BorrowedFd<'_>> {
         self.prefilters.connections()

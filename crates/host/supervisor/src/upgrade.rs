@@ -231,6 +231,7 @@ fn renew_drivers(supervisor: &mut Supervisor, mut upgrade: Upgrade) -> Option<Up
         tracing::error!("drivers not replaced: {reason}");
         supervisor.binaries.take_driver_of(upgrade.new);
     }
+    upgrade.report.prefilters_stay = supervisor.drivers.has_other_prefilters();
     upgrade.client.send(&Answer::Upgraded(upgrade.report));
     None
 }

@@ -23,7 +23,7 @@ mod tests;
 pub use connections::{ConnectionFilter, Conversation};
 pub use page::{Counts, MaskId, Memory, Page, Slot, destination, hash};
 pub use reader::{Action, Hit, is_plain};
-pub use table::{AddError, Entry, NoTableError, REST, Table, create};
+pub use table::{AddError, Entry, NoTableError, REST, Table, create, is_table};
 
 /// The object with the programs, compiled from `programs/prefilter.c`.
 pub const PROGRAMS: &[u8] = include_bytes!("../programs/prefilter.o");

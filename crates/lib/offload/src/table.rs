@@ -88,6 +88,13 @@ pub fn create<M: Memory>(memory: M) {
     }
 }
 
+/// Returns whether memory is a table for programs of this build.
+#[must_use]
+pub fn is_table<M: Memory>(memory: M) -> bool {
+    let page = Page::new(memory);
+    page.load(MAGIC_AT) == MAGIC && page.load(LAYOUT_AT) == LAYOUT
+}
+
 impl<M: Memory, T> Table<M, T> {
     /// Takes over a table, and empties it: its entries were those of another writer. Counters stay.
     /// `seed` is random and secret.

@@ -101,6 +101,9 @@ fn show(report: &Report) -> String {
     if let Some(reason) = &report.drivers_stay {
         text += &format!("drivers stay at version {from}: {reason}\n");
     }
+    if report.prefilters_stay {
+        text += "prefilters need a restart of Lasthop: their programs are of another version\n";
+    }
     text
 }
 
@@ -126,11 +129,13 @@ mod tests {
                 gap_ms: 5.0,
             }],
             drivers_stay: Some("driver of t0: it ended".into()),
+            prefilters_stay: true,
         };
         let expected = "upgraded from 1.0.0 to 1.1.0: 1 connection kept, 1.23 ms without a switch\n\
              2 tracked connections kept\n\
              driver of up replaced: 5.00 ms without a driver\n\
-             drivers stay at version 1.0.0: driver of t0: it ended\n";
+             drivers stay at version 1.0.0: driver of t0: it ended\n\
+             prefilters need a restart of Lasthop: their programs are of another version\n";
         assert_eq!(show(&report), expected);
         let report = Report {
             table: Some(AdoptedTable {

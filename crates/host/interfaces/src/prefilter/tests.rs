@@ -261,6 +261,26 @@ fn the_programs_end_the_frames_that_the_oracle_finds_and_no_others() {
 }
 
 #[test]
+fn a_table_of_other_programs_is_left_alone() {
+    let connections = match super::connection_filter() {
+        Err(PrefilterError::Load(bpf::LoadError::Rights(_))) => {
+            eprintln!("skipped: this needs CAP_BPF and CAP_PERFMON");
+            return;
+        }
+        connections => connections.unwrap(),
+    };
+    let prefilter = super::Prefilter::load(connections.as_fd()).unwrap();
+    assert!(prefilter.is_current());
+    prefilter.clear().unwrap();
+    let memory = SharedWords::<SIZE>::map(prefilter.table(), true).unwrap();
+    let number = memory.word(offload::layout::LAYOUT_AT);
+    let other = offload::layout::LAYOUT + 1;
+    number.store(other, Relaxed);
+    assert!(!prefilter.is_current() && prefilter.clear().is_err());
+    assert_eq!(number.load(Relaxed), other);
+}
+
+#[test]
 fn the_lease_ends_and_a_table_without_entries_passes_all() {
     let Some(programs) = Programs::load() else {
         return;
@@ -270,7 +290,7 @@ fn the_lease_ends_and_a_table_without_entries_passes_all() {
     let mask = FlowMask::NONE.with_ethertype();
     assert!(!programs.end(&frame));
     let slot = table
-        .add(Duration::ZERO, &key_of(&frame), &mask, ())
+        .add_with(Duration::ZERO, (&key_of(&frame), &mask), Action::Drop, ())
         .unwrap();
     assert!(programs.end(&frame));
     table.set_lease(0);
@@ -295,7 +315,12 @@ fn keys_of_frames_without_an_entry_are_sampled() {
     let frame = |n: u16| packets::udp(&Flow::v4(1, 2).ports(n, 53), &[0; 18]);
     let mask = FlowMask::NONE.with_l4_src();
     table
-        .add(Duration::ZERO, &key_of(&frame(0)), &mask, ())
+        .add_with(
+            Duration::ZERO,
+            (&key_of(&frame(0)), &mask),
+            Action::Drop,
+            (),
+        )
         .unwrap();
     assert_eq!(table.take_samples(), (Vec::new(), 0));
     table.sample(2);

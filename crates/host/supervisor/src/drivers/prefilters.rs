@@ -82,6 +82,11 @@ impl Prefilters {
         })
     }
 
+    /// Returns whether a port has one with programs of another version.
+    pub(super) fn has_others(&self) -> bool {
+        self.used.iter().any(|(_, of)| !of.is_current())
+    }
+
     /// Takes back the prefilters of ports that have none any more.
     pub(super) fn release(&mut self, mut of: impl FnMut(&PortName) -> bool) {
         for (port, prefilter) in self.used.extract_if(.., |(port, _)| of(port)) {

@@ -4,12 +4,15 @@
 //! loads no program, a test says so and ends.
 
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 use e2e::lasthop::Lasthop;
 use e2e::nested::{Host, Kernel, is_inside};
 use e2e::uplinks::{ask, driver_pid, tap, uplink, wire};
 use e2e::{beside, is_long, machine};
-use rustix::process::Signal;
+use mapping::SharedWords;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use serde_json::Value;
 use testkit::netns::{Netns, Wire};
 use testkit::packets::{self, Flow};
@@ -403,6 +406,77 @@ fn packet_sockets_have_a_prefilter_by_xdp() {
     let settings = world.lasthop.port("uplink");
     assert_eq!(settings["prefilter"], Value::Null);
     ask(&far, &near);
+}
+
+/// Gives the tables of a supervisor another layout number, as if an earlier build had made them.
+/// Returns how many there are.
+fn make_other(supervisor: u32) -> usize {
+    let process = Pid::from_raw(supervisor.cast_signed()).expect("a process");
+    let process = pidfd_open(process, PidfdFlags::empty()).expect("it runs");
+    let folder = format!("/proc/{supervisor}/fdinfo");
+    let entries = std::fs::read_dir(folder).expect("its descriptors");
+    let mut tables = 0;
+    for entry in entries.flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let size = format!("value_size:\t{}\n", offload::layout::SIZE);
+        let number = entry.file_name().to_string_lossy().parse().ok();
+        let (true, Some(number)) = (text.contains(&size), number) else {
+            continue;
+        };
+        let table = pidfd_getfd(&process, number, PidfdGetfdFlags::empty());
+        let memory = SharedWords::<{ offload::layout::SIZE }>::map(
+            table.expect("a descriptor").as_fd(),
+            true,
+        );
+        let memory = memory.expect("a table");
+        let layout = memory.word(offload::layout::LAYOUT_AT);
+        layout.store(offload::layout::LAYOUT - 1, Ordering::Relaxed);
+        tables += 1;
+    }
+    tables
+}
+
+#[test]
+fn an_upgrade_to_another_layout_leaves_the_programs_alone_and_reports_it() {
+    let turn = beside();
+    let Some(world) = World::new("packet", "", "", "") else {
+        return;
+    };
+    let [far, near] = sockets(&world);
+    ask(&far, &near);
+    assert!(make_other(world.lasthop.supervisor()) > 0, "no table");
+    turn.step("upgrade");
+    let report = world.lasthop.ok(&["upgrade"]);
+    assert!(report.contains("prefilters need a restart"), "{report}");
+    world.lasthop.wait_port("uplink", "up");
+    let has_reason = || {
+        let reason = &world.lasthop.port("uplink")["prefilter"]["reason"];
+        let text = reason.as_str()?;
+        text.contains("restart Lasthop").then_some(())
+    };
+    wait_for("the reason", has_reason);
+    turn.step("nothing ends, also after it was off and on");
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        scope.spawn(|| flood(&out, &stop, denied));
+        let set = |to| ["port", "set", "uplink", "--prefilter", to];
+        let denied = || world.lasthop.stats().get("uplink.drops.acl-denied");
+        let before = denied();
+        wait_for("denied frames", || {
+            (denied() > before + 20_000).then_some(())
+        });
+        assert_eq!(world.ended(), 0);
+        ask(&far, &near);
+        world.lasthop.ok(&set("off"));
+        world.lasthop.ok(&set("auto"));
+        wait_for("a reason again", || {
+            world.lasthop.port("uplink")["prefilter"]["reason"].as_str()?;
+            Some(())
+        });
+        assert_eq!(world.ended(), 0);
+        ask(&far, &near);
+    });
 }
 
 /// Linux 6.1 has `AF_XDP` sockets that another process cannot use.

@@ -6,13 +6,14 @@
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::lasthop::Lasthop;
-use e2e::machine;
 use e2e::uplinks::{TIMEOUT, ask, tap, transfer, uplink, wire};
+use e2e::{is_long, machine};
 use testkit::netns::{Netns, Wire};
 use testkit::packets::{self, Flow};
+use testkit::skip::skipped;
 use testkit::stop::Stop;
 use testkit::wait::wait_for;
 
@@ -58,9 +59,10 @@ struct World {
     lasthop: Lasthop,
     /// Frames of the flood.
     sent: AtomicU64,
+    config: String,
     // The other end of the wire is in it.
     _host: Netns,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl World {
@@ -82,11 +84,12 @@ impl World {
             ),
             uplink(&host.path(), &format!("driver = \"{driver}\"\n")),
             LISTS.to_owned(),
-        ];
-        let lasthop = Lasthop::start(&config.concat());
+        ]
+        .concat();
+        let lasthop = Lasthop::start(&config);
         let status = lasthop.wait_port("uplink", "up");
         if let Some(reason) = status["prefilter"]["reason"].as_str() {
-            eprintln!("skipped: no prefilter here: {reason}");
+            skipped(format!("no prefilter here: {reason}"));
             return None;
         }
         Some(Self {
@@ -94,8 +97,9 @@ impl World {
             near,
             lasthop,
             sent: AtomicU64::new(0),
+            config,
             _host: host,
-            _folder: folder,
+            folder,
         })
     }
 
@@ -267,4 +271,83 @@ fn with_packet_sockets_a_flood_ends_and_known_connections_go_on() {
 #[test]
 fn with_xdp_sockets_a_flood_ends_and_known_connections_go_on() {
     known_connections_go_on("xdp");
+}
+
+/// A rule that all versions of the lists have.
+const ALWAYS: &str = r#"
+[[acl.rule]]
+name = "always"
+action = "allow"
+source = ["10.1.0.9/32"]
+protocol = "udp"
+destination_ports = [9]
+priority = 25
+"#;
+
+/// A rule that some versions have, for a part of the flood's sources.
+const SOME: &str = r#"
+[[acl.rule]]
+name = "some"
+action = "allow"
+source = ["192.0.2.0/26"]
+priority = 20
+"#;
+
+#[test]
+fn what_all_lists_allow_arrives_while_they_change_in_a_flood() {
+    let turn = machine();
+    let Some(world) = World::new("packet") else {
+        return;
+    };
+    let duration = Duration::from_secs(if is_long() { 600 } else { 5 });
+    // Tracked with and without a network that may send, and not tracked.
+    let stateless = world.config.replace("allow-stateful", "allow");
+    let versions = [
+        [&*world.config, ALWAYS].concat(),
+        [&*world.config, ALWAYS, SOME].concat(),
+        [&*stateless, ALWAYS].concat(),
+        [&*stateless, SOME, ALWAYS].concat(),
+    ];
+    let apply = |version: &str| {
+        let file = world.folder.path().join("next.toml");
+        std::fs::write(&file, version).expect("a file");
+        world.lasthop.ok(&["apply", &file.to_string_lossy()]);
+    };
+    apply(&versions[0]);
+    let [far, near] = world.connected(9);
+    let (stop, out) = (Stop::default(), world.far.wire("wire0"));
+    let lasts = {
+        let start = std::sync::OnceLock::new();
+        move || start.get_or_init(Instant::now).elapsed() < duration
+    };
+    std::thread::scope(|scope| {
+        let _stop = stop.at_end();
+        scope.spawn(|| world.flood(&stop, &out));
+        world.wait_most_end();
+        turn.step("lists change");
+        let changes = scope.spawn(|| {
+            let mut changes = 0;
+            for version in versions.iter().cycle() {
+                if stop.is_set() || !lasts() {
+                    break;
+                }
+                apply(version);
+                changes += 1;
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            changes
+        });
+        let mut rounds = 0;
+        while lasts() {
+            answers(&far, &near);
+            answers(&near, &far);
+            rounds += 1;
+        }
+        let changes = changes.join().expect("no change is refused");
+        turn.step(&format!("{changes} changes, {rounds} rounds of questions"));
+        assert!(changes >= 10 && rounds >= 2);
+        turn.step("the flood still ends at the wire");
+        apply(&versions[0]);
+        world.wait_most_end();
+    });
 }
