@@ -55,6 +55,7 @@ use crate::pipes::PipeServer;
 use crate::rule_counts::CountSnapshot;
 use crate::saved::SavedState;
 
+use changes::prefilters::awaits_any;
 use event_log::EventLog;
 use forwarding::{Directory, Forwarding, Notice, wire_tables};
 use links::loss::SwitchLoss;
@@ -302,6 +303,10 @@ impl Engine {
             // A guest can cause upcalls without end: everything else has its turn after each batch.
             let waits = engine.with(Engine::turn)?;
             let due = engine.with(|e| e.forwarding.until_prefilters());
+            let awaits_tables = engine.with(|e| awaits_any(e));
+            if awaits_tables {
+                work.take_prefilters();
+            }
             tokio::select! {
                 biased;
                 ready = links.supervisor.readable(), if !waits.supervisor_is_gone => {
@@ -323,7 +328,7 @@ impl Engine {
                 // An engine without an API gate has nothing to wait for here.
                 Ok(()) = gate_changes.changed() => {}
                 () = work.progress(), if !work.is_empty() => {}
-                command = commands.recv(), if work.has_room() => match command {
+                command = commands.recv(), if work.has_room() && !awaits_tables => match command {
                     Some(command) => work.execute(command),
                     None => return Ok(()),
                 },
@@ -507,7 +512,7 @@ impl Engine {
         }
         self.captures.end_orphans(switch)?;
         let (captures, ports) = (&self.captures, &self.ports);
-        let is_watched = |port| captures.has(port) || ports.is_mirrored(port);
+        let is_watched = |port| captures.needs_all(port) || ports.is_mirrored(port);
         wire_tables::look(&mut self.forwarding, &self.counters, is_watched);
         connections::ports::report_full(self);
         self.emit_notices()?;
@@ -524,7 +529,7 @@ impl Engine {
     /// Changes the tables of active prefilters.
     fn tick_prefilters(&mut self) {
         let (captures, ports) = (&self.captures, &self.ports);
-        let is_watched = |port| captures.has(port) || ports.is_mirrored(port);
+        let is_watched = |port| captures.needs_all(port) || ports.is_mirrored(port);
         wire_tables::tick(&mut self.forwarding, &self.counters, is_watched);
         let uses = self.forwarding.prefilters.take_uses();
         self.rule_counts.add(&uses, self.now());
@@ -547,6 +552,7 @@ impl Engine {
         // The table has one writer: the next control.
         let now = self.now();
         self.forwarding.prefilters.retain(now, |_| false);
+        self.forwarding.prefilters.were_asked_for = false;
         // Streams to their clients would keep the gate open.
         self.captures.end_all(&mut self.links.switch)?;
         self.events.events.end_clients();

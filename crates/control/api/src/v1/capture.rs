@@ -60,6 +60,10 @@ pub struct CaptureQuery {
     #[serde(default = "buffer")]
     #[param(required = false, default = 16_777_216)]
     pub buffer: u32,
+    /// Denied frames of an uplink may end before the switch meanwhile, where they are not captured.
+    #[serde(default)]
+    #[param(required = false)]
+    pub keep_prefilter: bool,
 }
 
 impl Default for CaptureQuery {
@@ -71,6 +75,7 @@ impl Default for CaptureQuery {
             direction: CaptureDirection::Both,
             drops: false,
             buffer: buffer(),
+            keep_prefilter: false,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::prefilter::XdpFilter;
 pub(super) struct WireProgram {
     /// The attached program.
     link: OwnedFd,
-    /// The program has to see VLAN tags, which the interface would take off before.
+    /// The program must see VLAN tags, which the interface would take off before.
     tags: Tags,
 }
 

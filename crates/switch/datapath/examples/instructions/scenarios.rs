@@ -18,8 +18,8 @@ use policy::port_security::{Macs, PortSecurity, PortSecurityTable};
 use policy::{
     Action, ConnectionChange, DECISION_MASK, Model, PortMode, Program, Segment, SegmentId,
 };
-use port::PortId;
 use port::counters::Counters;
+use port::{DropReason, PortId};
 use testkit::driver::Shape;
 use testkit::features::*;
 use testkit::net::{Cuts, NetHeader, NetOptions, NetPair};
@@ -87,8 +87,7 @@ pub(crate) struct Scenario {
     round: usize,
     /// Mask of the cached flows.
     mask: FlowMask,
-    /// Whether the receiver reads nothing: its buffers are used up before frames are counted.
-    dead: bool,
+    fate: Fate,
     /// Whether the sender's port has the default port security of guests.
     port_security: bool,
     /// Whether a rule of an access list has decided, and is counted.
@@ -99,6 +98,17 @@ pub(crate) struct Scenario {
     beside_tracked: bool,
     /// Whether the sender's port is tracked, and what its frames are to their connections.
     tracked: Option<CtState>,
+}
+
+/// Result of a frame.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    /// They arrive.
+    Delivered,
+    /// The receiver reads nothing: its buffers are used up before frames are counted.
+    Unread,
+    /// A rule denies them.
+    Denied,
 }
 
 /// Reasons for which frames of the sender may have to wait.
@@ -128,7 +138,7 @@ const PLAIN: Scenario = Scenario {
     frames: || bytes(64),
     round: 64,
     mask: DECISION_MASK,
-    dead: false,
+    fate: Fate::Delivered,
     port_security: false,
     ruled: false,
     hold: Hold::Nothing,
@@ -137,7 +147,7 @@ const PLAIN: Scenario = Scenario {
 };
 
 /// All scenarios. Sizes are frame lengths from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 33] = [
+pub(crate) const SCENARIOS: [Scenario; 35] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -170,7 +180,22 @@ pub(crate) const SCENARIOS: [Scenario; 33] = [
     },
     Scenario {
         name: "split-64-dead",
-        dead: true,
+        fate: Fate::Unread,
+        ..PLAIN
+    },
+    Scenario {
+        name: "denied-64",
+        fate: Fate::Denied,
+        ruled: true,
+        ..PLAIN
+    },
+    Scenario {
+        name: "denied-64k",
+        features: OFFLOADS,
+        frames: super_frame,
+        round: 16,
+        fate: Fate::Denied,
+        ruled: true,
         ..PLAIN
     },
     Scenario {
@@ -409,14 +434,20 @@ impl Scenario {
         } else {
             Vec::new()
         };
-        frames
-            .iter()
-            .for_each(|f| scene.install(&f.0, &self.mask, rules.clone()));
+        let action = match self.fate {
+            Fate::Denied => Action::Drop(DropReason::AclDenied),
+            Fate::Delivered | Fate::Unread => Action::Unicast {
+                port: RECEIVER,
+                tag: None,
+            },
+        };
+        for (frame, _) in &frames {
+            scene.install(frame, &self.mask, (action.clone(), rules.clone()));
+        }
         let mut sent = frames.iter().cycle();
-        let unread = if self.dead {
-            usize::from(QUEUE) / self.round
-        } else {
-            0
+        let unread = match self.fate {
+            Fate::Unread => usize::from(QUEUE) / self.round,
+            Fate::Delivered | Fate::Denied => 0,
         };
         let warm_up = WARM_UP + unread;
         for round in 0..warm_up + ROUNDS {
@@ -426,10 +457,9 @@ impl Scenario {
                 serve_counted
             };
             let frames = sent.by_ref().take(self.round);
-            if self.dead {
-                scene.send(frames, serve);
-            } else {
-                scene.round(frames, serve);
+            match self.fate {
+                Fate::Delivered => scene.round(frames, serve),
+                Fate::Unread | Fate::Denied => drop(scene.send(frames, serve)),
             }
         }
     }
@@ -665,7 +695,7 @@ impl Scene {
     }
 
     /// Caches the frame's flow, as control's answer does.
-    fn install(&mut self, frame: &[u8], mask: &FlowMask, rules: Vec<RuleId>) {
+    fn install(&mut self, frame: &[u8], mask: &FlowMask, (action, rules): (Action, Vec<RuleId>)) {
         let key =
             FlowKey::new(SENDER.0, &ParsedHeaders::parse(frame, frame.len())).with_ct(self.state);
         let mask = &if self.state == Ct::UNTRACKED {
@@ -685,10 +715,7 @@ impl Scene {
             upcall: None,
             key: *key.masked(mask).words(),
             mask: *mask.words(),
-            action: Action::Unicast {
-                port: RECEIVER,
-                tag: None,
-            },
+            action,
             segment: None,
             source: SourceRole::Unlearned,
             class: policy::DEFAULT_CLASS,

@@ -165,6 +165,42 @@ fn kill(machine: &Machine, name: &str) {
     });
 }
 
+/// An uplink that may send nothing; its wire leads to the other namespace.
+const UPLINK: &str = "\
+    [[port]]\nname = \"up\"\nkind = \"uplink\"\ninterface = \"up0\"\ndriver = \"packet\"\n\
+    [[acl]]\nname = \"wire\"\ndirection = \"from-guest\"\nports = [\"up\"]\n\
+    [[acl.rule]]\nname = \"all\"\naction = \"drop\"\n";
+
+/// Makes the wire of the uplink, with a neighbour that is not there.
+fn make_wire(machine: &Machine) {
+    for command in [
+        "ip link add up0 type veth peer name wire0 netns far",
+        "ip link set up0 up",
+        "ip -n far link set wire0 up",
+        "ip -n far address add 10.9.0.1/24 dev wire0",
+        "ip -n far neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev wire0",
+    ] {
+        machine.run(command);
+    }
+}
+
+/// Sends denied datagrams to the uplink until they end at the wire.
+fn flood(machine: &Machine) {
+    let far = socket(machine.path("run/netns/far"), "10.9.0.1:9");
+    let ended = || {
+        let shown = machine.ask("lasthop port show up --json");
+        let port: serde_json::Value = serde_json::from_str(&shown.expect("a port")).expect("JSON");
+        port["prefilter"]["frames"].as_u64().unwrap_or_default()
+    };
+    let before = ended();
+    wait_until("frames end at the wire", || {
+        for _ in 0..20_000 {
+            let _ = far.send_to(b"none", "10.9.0.2:9");
+        }
+        ended() > before
+    });
+}
+
 #[test]
 fn the_package_lives_under_systemd() {
     if !e2e::is_long() {
@@ -188,7 +224,12 @@ fn the_package_lives_under_systemd() {
     let to = "/etc/systemd/system/lasthop.service.d/30-network-namespaces.conf";
     machine.run(&format!("install -D -m 644 {DROP_IN} {to}"));
     machine.run("systemctl daemon-reload");
+    make_wire(&machine);
+    let config = format!("{CONFIG}{UPLINK}");
+    machine.write("etc/lasthop/lasthop.toml", &config);
     machine.run("systemctl restart lasthop");
+    // The unit gives the rights for it, until Lasthop has started.
+    flood(&machine);
 
     let pings = Pings::start(&machine);
     let lost = |name: &str, what: &dyn Fn()| {
@@ -197,7 +238,7 @@ fn the_package_lives_under_systemd() {
         lost
     };
     let more = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\n";
-    machine.write("etc/lasthop/lasthop.toml", &format!("{CONFIG}{more}"));
+    machine.write("etc/lasthop/lasthop.toml", &format!("{config}{more}"));
     let reload = || machine.run("systemctl reload lasthop");
     assert_eq!(lost("reload", &reload), 0);
     machine.run("lasthop port show vm1");
@@ -214,6 +255,7 @@ fn the_package_lives_under_systemd() {
         machine.log()
     );
     assert_ne!(pid(&machine, "switch"), before, "{}", machine.log());
+    flood(&machine);
     for name in ["control", "switch"] {
         assert_eq!(lost(name, &|| kill(&machine, name)), 0, "{name}");
     }

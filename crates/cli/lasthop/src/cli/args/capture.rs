@@ -49,6 +49,9 @@ pub(in crate::cli) struct Capture {
     /// Buffer size of each worker in bytes, a power of two
     #[arg(long, value_name = "BYTES", default_value_t = CAPTURE_BUFFER)]
     buffer: u32,
+    /// Let denied frames end at the wire meanwhile (docs/user/prefilter.md); they are not captured
+    #[arg(long)]
+    keep_prefilter: bool,
 }
 
 impl Capture {
@@ -61,6 +64,7 @@ impl Capture {
             direction: self.direction,
             drops: self.drops,
             buffer: self.buffer,
+            keep_prefilter: self.keep_prefilter,
         }
     }
 }

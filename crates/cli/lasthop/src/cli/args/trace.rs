@@ -88,6 +88,7 @@ impl TraceArgs {
             direction: CaptureDirection::In,
             drops: false,
             buffer: CAPTURE_BUFFER,
+            keep_prefilter: false,
         })
     }
 }

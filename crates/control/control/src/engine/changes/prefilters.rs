@@ -10,12 +10,24 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::super::{Engine, SharedEngine, unavailable};
 
+/// Returns whether counters lack the frames that have ended at the wire, because the tables of the
+/// control before this one were not asked for yet.
+pub(in crate::engine) fn awaits_any(engine: &Engine) -> bool {
+    !engine.forwarding.prefilters.were_asked_for && lacks_any(engine)
+}
+
 /// Takes over the tables of uplinks that have none, and stops those without a desired prefilter. A
 /// change may have removed the reason why there was none, so all of these are asked for again.
 ///
 /// # Errors
 /// The supervisor is gone or does not reply in time.
 pub(in crate::engine) async fn follow(engine: &SharedEngine<'_>) -> Result<(), Problem> {
+    let done = take_over(engine).await;
+    engine.with(|e| e.forwarding.prefilters.were_asked_for = true);
+    done
+}
+
+async fn take_over(engine: &SharedEngine<'_>) -> Result<(), Problem> {
     let wanted = engine.with(|e| wanted(e));
     engine.with(|e| {
         let now = e.now();

@@ -31,6 +31,8 @@ pub(in crate::engine) struct Prefilters {
     is_held: bool,
     /// When the next changes are due, if any table is active.
     due: Option<Duration>,
+    /// The supervisor was asked for the desired ones.
+    pub(in crate::engine) were_asked_for: bool,
 }
 
 impl Prefilters {

@@ -33,6 +33,8 @@ struct Capture {
     held: Weak<()>,
     /// Bytes of its ring in each thread.
     ring: u32,
+    /// Frames that end before the switch are not missed.
+    keeps_prefilter: bool,
 }
 
 impl Captures {
@@ -52,10 +54,11 @@ impl Captures {
         Ok(())
     }
 
-    /// Returns whether frames of a port are captured.
-    pub(in crate::engine) fn has(&self, port: PortId) -> bool {
-        let mut open = self.open.values();
-        open.any(|capture| capture.port == port && capture.held.strong_count() > 0)
+    /// Returns whether all frames of a port are captured, denied ones included.
+    pub(in crate::engine) fn needs_all(&self, port: PortId) -> bool {
+        let of = |capture: &&Capture| capture.port == port && !capture.keeps_prefilter;
+        let mut open = self.open.values().filter(of);
+        open.any(|capture| capture.held.strong_count() > 0)
     }
 
     /// Ends a capture.
@@ -141,13 +144,16 @@ pub(in crate::engine) async fn capture(
         let ring = command.ring;
         e.captures.room_for(ring)?;
         let held = Arc::new(());
-        // It shows frames that are denied.
-        let now = e.now();
-        e.forwarding.prefilters.stop(now, |of| of == port);
+        if !query.keep_prefilter {
+            // It shows frames that are denied.
+            let now = e.now();
+            e.forwarding.prefilters.stop(now, |of| of == port);
+        }
         let capture = Capture {
             port,
             held: Arc::downgrade(&held),
             ring,
+            keeps_prefilter: query.keep_prefilter,
         };
         e.captures.open.insert(id, capture);
         let order = SwitchCommand::Capture(command);

@@ -260,6 +260,13 @@ fn a_captured_port_a_frozen_control_and_a_port_without_it_let_all_pass() {
     drop(capture);
     wire.engine.tick().unwrap();
     assert_eq!(wire.flood(4), 500);
+    let query = api::v1::CaptureQuery {
+        keep_prefilter: true,
+        ..Default::default()
+    };
+    let capture = wire.engine.capture("up", &query).unwrap();
+    assert_eq!(wire.flood(1), 500, "captured, but for those that end");
+    drop(capture);
     wire.set_mode(PrefilterMode::Off);
     assert_eq!(wire.receive((0..20).map(frame)), 0, "off");
     wire.set_mode(PrefilterMode::Auto);
