@@ -442,7 +442,7 @@ impl Scenario {
             },
         };
         for (frame, _) in &frames {
-            scene.install(frame, &self.mask, (action.clone(), rules.clone()));
+            scene.install(frame, &self.mask, (action, rules.clone()));
         }
         let mut sent = frames.iter().cycle();
         let unread = match self.fate {
