@@ -55,7 +55,6 @@ use crate::pipes::PipeServer;
 use crate::rule_counts::CountSnapshot;
 use crate::saved::SavedState;
 
-use changes::prefilters::awaits_any;
 use event_log::EventLog;
 use forwarding::{Directory, Forwarding, Notice, wire_tables};
 use links::loss::SwitchLoss;
@@ -302,11 +301,7 @@ impl Engine {
         loop {
             // A guest can cause upcalls without end: everything else has its turn after each batch.
             let waits = engine.with(Engine::turn)?;
-            let due = engine.with(|e| e.forwarding.until_prefilters());
-            let awaits_tables = engine.with(|e| awaits_any(e));
-            if awaits_tables {
-                work.take_prefilters();
-            }
+            let due = work.until_prefilters();
             tokio::select! {
                 biased;
                 ready = links.supervisor.readable(), if !waits.supervisor_is_gone => {
@@ -328,7 +323,7 @@ impl Engine {
                 // An engine without an API gate has nothing to wait for here.
                 Ok(()) = gate_changes.changed() => {}
                 () = work.progress(), if !work.is_empty() => {}
-                command = commands.recv(), if work.has_room() && !awaits_tables => match command {
+                command = commands.recv(), if work.takes_commands() => match command {
                     Some(command) => work.execute(command),
                     None => return Ok(()),
                 },

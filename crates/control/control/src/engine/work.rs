@@ -80,6 +80,20 @@ impl<'a, 'e> Work<'a, 'e> {
         }));
     }
 
+    /// Returns the time until the next changes of prefilters. At a start their take-over is queued:
+    /// counters lack the frames that have ended at the wire before.
+    pub(super) fn until_prefilters(&mut self) -> Option<Duration> {
+        if self.engine.with(|e| prefilters::awaits_any(e)) {
+            self.take_prefilters();
+        }
+        self.engine.with(|e| e.forwarding.until_prefilters())
+    }
+
+    /// Returns whether another command is taken.
+    pub(super) fn takes_commands(&self) -> bool {
+        self.has_room() && !self.engine.with(|e| prefilters::awaits_any(e))
+    }
+
     /// Queues the take-over of prefilters that control does not know, where no change is under way,
     /// which would do the same.
     pub(super) fn take_prefilters(&mut self) {

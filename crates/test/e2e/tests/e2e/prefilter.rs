@@ -357,7 +357,7 @@ fn an_uplink_with_xdp_has_a_prefilter_before_packets_are_made() {
 
 #[test]
 fn packet_sockets_have_a_prefilter_by_xdp() {
-    let turn = beside();
+    let turn = machine();
     let Some(world) = World::new("packet", "prefilter = \"xdp\"\n", "", "") else {
         return;
     };
