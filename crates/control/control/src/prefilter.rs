@@ -57,8 +57,6 @@ pub(crate) struct Policy<'a> {
 pub(crate) struct About {
     /// The sample that it was made for.
     pub(crate) sample: FlowKey,
-    /// The bits of the sample that decide.
-    exact: FlowMask,
     /// The rules that deny it.
     pub(crate) rules: Vec<RuleId>,
     /// Frames that these rules were counted for.
@@ -166,7 +164,7 @@ impl<M: Memory> Prefilter<M> {
             self.note_uses();
             let aged = self.table.sweep(now, IDLE);
             self.changes.aged += aged.len() as u64;
-            self.consolidate(now);
+            self.consolidate(now, policy);
         }
         let is_busy = rate >= BUSY;
         if is_busy {
@@ -293,69 +291,79 @@ impl<M: Memory> Prefilter<M> {
             known = self.table.masks().copied().collect();
         }
         known.extend(chosen.into_iter().take(MASKS - known.len()));
-        let mut groups: BTreeMap<_, (usize, FlowMask, Action, About)> = BTreeMap::new();
+        let mut groups: BTreeMap<_, (usize, FlowMask, FlowKey, Denial)> = BTreeMap::new();
         for (sample, found) in decided {
             let Some(mask) = masks::best(&known, &found.mask) else {
                 continue;
             };
             let key = (*mask.words(), *sample.masked(mask).words());
-            // Frames that agree in a mask of the policy are of one segment.
-            let action = action_of(&found);
-            let group = groups.entry(key).or_insert_with(|| {
-                let about = About {
-                    sample,
-                    exact: found.mask,
-                    rules: found.rules,
-                    counted: Counts::default(),
-                };
-                (0, *mask, action, about)
-            });
-            group.0 += 1;
+            let group = groups.entry(key);
+            group.or_insert((0, *mask, sample, found)).0 += 1;
         }
         let enough = if rate >= FLOOD { 1 } else { 2 };
         groups.retain(|_, (samples, ..)| *samples >= enough);
         self.note_uses();
         let room = self.table.make_room(groups.len(), now);
         self.changes.aged += room.len() as u64;
-        for (_, mask, action, about) in groups.into_values() {
-            let sample = about.sample;
-            let of = (&sample, &mask);
-            if self.table.add_with(now, of, action, about).is_ok() {
-                self.changes.added += 1;
-            }
+        for (_, mask, sample, found) in groups.into_values() {
+            self.add(now, &mask, sample, found);
         }
     }
 
     /// Chooses masks anew, by the entries, if far fewer entries do then. The first samples of a
-    /// flood may have been of few flows.
-    fn consolidate(&mut self, now: Duration) {
-        let all = self.table.entries();
-        let all: Vec<_> = all.map(|(_, of)| (of.action, of.about.clone())).collect();
-        let samples = all.iter().take(SAMPLES);
-        let samples: Vec<_> = samples.map(|(_, of)| (of.sample, of.exact)).collect();
+    /// flood may have been of few flows. What an entry was made for is decided anew: an entry stays
+    /// under a policy that needs more of its bits.
+    fn consolidate(&mut self, now: Duration, policy: &Policy<'_>) {
+        let all: Vec<About> = self
+            .table
+            .entries()
+            .map(|(_, of)| of.about.clone())
+            .collect();
+        let decide = |about: &About| {
+            let found = denied(policy.program, policy.fdb, &about.sample, policy.named)?;
+            Some((about.sample, found))
+        };
+        let some: Vec<_> = all.iter().take(SAMPLES).filter_map(decide).collect();
+        let samples: Vec<_> = some.iter().map(|(key, of)| (*key, of.mask)).collect();
         let chosen = masks::choose(&samples, [], MASKS);
-        let mut wide: BTreeMap<_, (FlowMask, Action, About)> = BTreeMap::new();
-        for (action, about) in all {
-            let Some(mask) = masks::best(&chosen, &about.exact) else {
+        let wide_key = |(sample, found): &(FlowKey, Denial)| {
+            let mask = masks::best(&chosen, &found.mask)?;
+            Some((*mask.words(), *sample.masked(mask).words()))
+        };
+        // Of few it costs little to know whether the rest is worth it.
+        let of_some: BTreeSet<_> = some.iter().filter_map(wide_key).collect();
+        if of_some.len() * 4 > some.len() * 3 {
+            return;
+        }
+        let rest = all.iter().skip(SAMPLES).filter_map(decide);
+        let mut wide = BTreeMap::new();
+        for decided in some.into_iter().chain(rest) {
+            let Some(key) = wide_key(&decided) else {
                 return;
             };
-            let key = (*mask.words(), *about.sample.masked(mask).words());
-            wide.entry(key).or_insert((*mask, action, about));
-        }
-        if wide.len() * 4 > self.table.len() * 3 {
-            return;
+            wide.entry(key).or_insert(decided);
         }
         self.note_uses();
         let stays = |of: &Entry<About>| wide.remove(&(*of.mask.words(), *of.key.words())).is_some();
         let narrow = self.table.retain(now, stays);
         self.changes.aged += narrow.len() as u64;
-        for (mask, action, about) in wide.into_values() {
-            let (sample, counted) = (about.sample, Counts::default());
-            let about = About { counted, ..about };
-            let of = (&sample, &mask);
-            if self.table.add_with(now, of, action, about).is_ok() {
-                self.changes.added += 1;
-            }
+        for ((mask, _), (sample, found)) in wide {
+            let mask = FlowMask::from_words(mask);
+            self.add(now, &mask, sample, found);
+        }
+    }
+
+    /// Adds an entry with a mask that has all bits that decide about a sample.
+    fn add(&mut self, now: Duration, mask: &FlowMask, sample: FlowKey, found: Denial) {
+        let action = action_of(&found);
+        let about = About {
+            sample,
+            rules: found.rules,
+            counted: Counts::default(),
+        };
+        let of = (&sample, mask);
+        if self.table.add_with(now, of, action, about).is_ok() {
+            self.changes.added += 1;
         }
     }
 

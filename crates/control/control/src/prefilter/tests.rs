@@ -273,6 +273,44 @@ fn entries_of_a_few_flows_become_few_wide_ones_in_a_flood_of_many() {
     assert!(world.prefilter.len() <= 64, "{}", world.prefilter.len());
 }
 
+/// An entry may be narrower than its sample needs, and stay when a change of lists makes more bits
+/// decide.
+#[test]
+fn wide_entries_are_those_of_the_present_lists() {
+    // Where 200.222 may send, many bits decide.
+    let strict = || {
+        let rules = vec![
+            rule(30, RuleAction::Allow, "200.222.0.0/16", None),
+            rule(10, RuleAction::Drop, "0.0.0.0/0", None),
+        ];
+        vec![list("web", Direction::ToGuest, "vm", rules)]
+    };
+    let mut world = World::new(strict());
+    let from = |first: u32| move |n: u32| frame(0xc800_0000 | (first + n % 20) << 16, 53);
+    for _ in 0..25 {
+        world.interval((0..2000).map(from(226)));
+    }
+    let before = world.prefilter.len();
+    // Few bits decide for a moment, in which more entries of the same masks are added.
+    world.publish(usual());
+    for _ in 0..2 {
+        world.interval((0..2000).map(from(160)));
+    }
+    assert!(
+        world.prefilter.len() > before,
+        "{before} {}",
+        world.prefilter.len()
+    );
+    world.publish(strict());
+    assert!(world.prefilter.len() > before, "they stay");
+    for _ in 0..30 {
+        // Each frame that ends is checked.
+        world.interval((0..2000).map(from(160)));
+        world.interval([frame(0xc8de_0001, 53)].into_iter());
+    }
+    assert_eq!(world.passed, 30);
+}
+
 #[test]
 fn few_denied_frames_cause_nothing() {
     let mut world = World::new(usual());
