@@ -7,15 +7,13 @@
 //! causes a false warning, and nothing else.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::interface::{Control, outcome};
-use super::{OpenError, context, in_namespace};
-
-/// `SIOCGSKNS` of `linux/sockios.h`: the network namespace of a socket, since Linux 4.10.
-const SIOCGSKNS: libc::Ioctl = 0x894c;
+use super::interface::Control;
+use super::namespace::{self, in_namespace};
+use super::{OpenError, context};
 
 /// A claim to an interface: see the module.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ impl Claim {
     pub(super) fn of(interface: &str, control: &Control) -> Result<Self, OpenError> {
         let what = || format!("a claim to interface {interface}");
         let index = context(control.index(interface), what)?;
-        let namespace = context(namespace(control), what)?;
+        let namespace = context(namespace::of_socket(control), what)?;
         in_namespace(namespace.as_fd(), || context(Self::here(index), what))
     }
 
@@ -59,15 +57,6 @@ impl Claim {
         self.shared = self.shared && rustix::net::bind(&self.socket, &self.name).is_err();
         self.shared
     }
-}
-
-/// Returns the network namespace of a socket.
-pub(super) fn namespace(control: &Control) -> io::Result<OwnedFd> {
-    // SAFETY: the request takes nothing and makes a descriptor.
-    let fd = unsafe { libc::ioctl(control.as_fd().as_raw_fd(), SIOCGSKNS) };
-    outcome(fd)?;
-    // SAFETY: the kernel has just made it; it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::namespace;
 use super::interface::Control;
+use super::namespace::{self, in_namespace};
 use super::xdp::{Tags, attach, refused};
-use super::{OpenError, context, in_namespace};
+use super::{OpenError, context};
 use crate::prefilter::XdpFilter;
 
 /// See the module.
@@ -47,7 +47,9 @@ impl WireProgram {
     ) -> Result<Self, OpenError> {
         let what = || format!("interface {interface}");
         let index = context(control.index(interface), what)?;
-        let namespace = context(namespace(control), || "the network namespace".to_owned())?;
+        let namespace = context(namespace::of_socket(control), || {
+            "the network namespace".to_owned()
+        })?;
         let tags = in_namespace(namespace.as_fd(), || {
             Tags::leave(interface, context(Control::new(), what)?)
         })?;

@@ -26,8 +26,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
 use super::interface::Control;
+use super::namespace::in_namespace;
 use super::packet::promiscuous;
-use super::{Device, NotReadyError, OpenError, context, in_namespace};
+use super::{Device, NotReadyError, OpenError, context};
 use crate::prefilter::{QUEUES, XdpFilter};
 use crate::umem::{COPY_HEADROOM, LONGEST, SHAPE};
 use program::Map;

@@ -22,7 +22,7 @@ use testkit::stop::Stop;
 use testkit::wait::wait_for;
 
 /// The address of the TAP port's interface.
-const MAC: &str = "52:54:00:00:00:0a";
+pub(crate) const MAC: &str = "52:54:00:00:00:0a";
 
 /// Frames of the far namespace and of ARP pass, all others are denied.
 const LIST: &str = r#"
@@ -46,19 +46,25 @@ action = "drop"
 priority = 10
 "#;
 
-struct World {
-    far: Netns,
-    near: Netns,
-    lasthop: Lasthop,
-    config: String,
+/// An uplink over a wire, and a TAP port in its segment.
+pub(crate) struct World {
+    pub(crate) far: Netns,
+    pub(crate) near: Netns,
+    pub(crate) lasthop: Lasthop,
+    pub(crate) config: String,
     // The uplink's interface is in it.
     host: Netns,
     folder: tempfile::TempDir,
 }
 
 impl World {
-    /// An uplink over a veth pair, and a TAP port in its segment. `None`: not on this machine.
+    /// A world with the usual list. `None`: not on this machine.
     fn new(driver: &str, up: &str, port: &str, more: &str) -> Option<Self> {
+        Self::with(driver, up, port, &[more, LIST].concat())
+    }
+
+    /// A world with these lists, or other parts of a configuration.
+    pub(crate) fn with(driver: &str, up: &str, port: &str, more: &str) -> Option<Self> {
         if !Netns::allowed() {
             return None;
         }
@@ -68,10 +74,9 @@ impl World {
         far.ip("address add 10.1.0.9/24 dev wire0");
         let port = format!("mac = \"{MAC}\"\n{port}");
         let config = [
-            more,
-            &tap("t0", &near.path(), "10.1.0.1/24", &port),
-            &uplink(&host.path(), &format!("driver = \"{driver}\"\n{up}")),
-            LIST,
+            tap("t0", &near.path(), "10.1.0.1/24", &port),
+            uplink(&host.path(), &format!("driver = \"{driver}\"\n{up}")),
+            more.to_owned(),
         ]
         .concat();
         let lasthop = Lasthop::start(&config);
@@ -114,7 +119,7 @@ impl World {
         });
     }
 
-    fn apply(&self, config: &str) {
+    pub(crate) fn apply(&self, config: &str) {
         let file = self.folder.path().join("next.toml");
         std::fs::write(&file, config).expect("a file");
         self.lasthop.ok(&["apply", &file.to_string_lossy()]);

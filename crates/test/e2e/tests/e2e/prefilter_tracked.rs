@@ -5,20 +5,18 @@
 //! program, the test says so and ends.
 
 use std::net::UdpSocket;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use e2e::lasthop::Lasthop;
-use e2e::uplinks::{TIMEOUT, ask, tap, transfer, uplink, wire};
+use e2e::uplinks::{TIMEOUT, ask, transfer};
 use e2e::{is_long, machine};
-use testkit::netns::{Netns, Wire};
+use testkit::netns::Wire;
 use testkit::packets::{self, Flow};
-use testkit::skip::skipped;
 use testkit::stop::Stop;
 use testkit::wait::wait_for;
 
-/// The address of the TAP port's interface.
-const MAC: &str = "52:54:00:00:00:0a";
+use crate::prefilter::{MAC, World};
 
 /// The TAP port opens connections to all, and no other port to it.
 const LISTS: &str = r#"
@@ -53,53 +51,27 @@ priority = 10
 const BURST: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 
-struct World {
-    far: Netns,
-    near: Netns,
-    lasthop: Lasthop,
+/// A world with a flood.
+struct Flooded {
+    world: World,
     /// Frames of the flood.
     sent: AtomicU64,
-    config: String,
-    // The other end of the wire is in it.
-    _host: Netns,
-    folder: tempfile::TempDir,
 }
 
-impl World {
-    /// An uplink over a veth pair, and a TAP port in its segment. `None`: not on this machine.
+impl Deref for Flooded {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl Flooded {
+    /// `None`: not on this machine.
     fn new(driver: &str) -> Option<Self> {
-        if !Netns::allowed() {
-            return None;
-        }
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
-        wire(&host, &far);
-        far.ip("address add 10.1.0.9/24 dev wire0");
-        let config = [
-            tap(
-                "t0",
-                &near.path(),
-                "10.1.0.1/24",
-                &format!("mac = \"{MAC}\"\n"),
-            ),
-            uplink(&host.path(), &format!("driver = \"{driver}\"\n")),
-            LISTS.to_owned(),
-        ]
-        .concat();
-        let lasthop = Lasthop::start(&config);
-        let status = lasthop.wait_port("uplink", "up");
-        if let Some(reason) = status["prefilter"]["reason"].as_str() {
-            skipped(format!("no prefilter here: {reason}"));
-            return None;
-        }
         Some(Self {
-            far,
-            near,
-            lasthop,
+            world: World::with(driver, "", "", LISTS)?,
             sent: AtomicU64::new(0),
-            config,
-            _host: host,
-            folder,
         })
     }
 
@@ -211,7 +183,7 @@ fn answers(from: &UdpSocket, to: &UdpSocket) {
 /// A flood, connections of before and of meanwhile, and deaths of processes.
 fn known_connections_go_on(driver: &str) {
     let turn = machine();
-    let Some(world) = World::new(driver) else {
+    let Some(world) = Flooded::new(driver) else {
         return;
     };
     let [far, near] = world.connected(7);
@@ -296,7 +268,7 @@ priority = 20
 #[test]
 fn what_all_lists_allow_arrives_while_they_change_in_a_flood() {
     let turn = machine();
-    let Some(world) = World::new("packet") else {
+    let Some(world) = Flooded::new("packet") else {
         return;
     };
     let duration = Duration::from_secs(if is_long() { 600 } else { 5 });
@@ -308,12 +280,7 @@ fn what_all_lists_allow_arrives_while_they_change_in_a_flood() {
         [&*stateless, ALWAYS].concat(),
         [&*stateless, SOME, ALWAYS].concat(),
     ];
-    let apply = |version: &str| {
-        let file = world.folder.path().join("next.toml");
-        std::fs::write(&file, version).expect("a file");
-        world.lasthop.ok(&["apply", &file.to_string_lossy()]);
-    };
-    apply(&versions[0]);
+    world.apply(&versions[0]);
     let [far, near] = world.connected(9);
     let (stop, out) = (Stop::default(), world.far.wire("wire0"));
     let lasts = {
@@ -331,7 +298,7 @@ fn what_all_lists_allow_arrives_while_they_change_in_a_flood() {
                 if stop.is_set() || !lasts() {
                     break;
                 }
-                apply(version);
+                world.apply(version);
                 changes += 1;
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -347,7 +314,7 @@ fn what_all_lists_allow_arrives_while_they_change_in_a_flood() {
         turn.step(&format!("{changes} changes, {rounds} rounds of questions"));
         assert!(changes >= 10 && rounds >= 2);
         turn.step("the flood still ends at the wire");
-        apply(&versions[0]);
+        world.apply(&versions[0]);
         world.wait_most_end();
     });
 }
